@@ -183,7 +183,7 @@ class Refused(Message, frozen=True, tag="refused"):
 Reply: TypeAlias = Ack | Refused
 
 
-# --- workers -> gateway (JSON half of the event stream; tokens travel in `frames`) ----------------
+# --- workers -> gateway: the JSON half of the event stream --------------------
 
 
 class CachedTokens(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -452,15 +452,15 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Beacon(Message, frozen=True, tag="beacon"):
-    """Sent twice a second by every service. Missing beacons mean death; another `incarnation` means that the
-    worker forgot everything."""
+    """Sent twice a second by every service, and once more as `gone` when it leaves. Missing beacons mean death; another
+    `incarnation` means that the worker forgot everything."""
 
     role: Role
     worker: str
     incarnation: str
     host: str
     pid: int
-    state: Literal["starting", "ready", "draining"]
+    state: Literal["starting", "ready", "draining", "gone"]
     started: float
     load: Load
     model: ModelInfo | None = None
