@@ -48,7 +48,9 @@ def decode_frame(data: bytes) -> list[Tokens]:
     try:
         magic, version = _HEADER.unpack_from(data)
         if (magic, version) != (MAGIC, VERSION):
-            raise ProtocolError(f"token frame {magic:#x} of version {version}, expected {MAGIC:#x} of {VERSION}")
+            raise ProtocolError(
+                f"token frame {magic:#x} of version {version}, expected {MAGIC:#x} of {VERSION}"
+            )
         entries = []
         offset = _HEADER.size
         while offset < len(data):

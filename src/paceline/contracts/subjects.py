@@ -1,8 +1,8 @@
 """Every subject of the mesh beside the types that travel on it.
 
-    paceline.<role>.<worker>.<verb>    an `Endpoint`: request and reply
-    paceline.load.<role>.<worker>      beacons
-    paceline.gw.<gateway>              token frames and events for one gateway
+paceline.<role>.<worker>.<verb>    an `Endpoint`: request and reply
+paceline.load.<role>.<worker>      beacons
+paceline.gw.<gateway>              token frames and events for one gateway
 """
 
 from dataclasses import dataclass, field
@@ -52,7 +52,9 @@ PUBLISH = Endpoint[m.Publish, m.Ack]("publish", m.Publish, m.Ack, "make written 
 RELEASE = Endpoint[m.Release, m.Ack]("release", m.Release, m.Ack, "end a lease")
 
 DRAFT_OPEN = Endpoint[m.DraftOpen, m.Proposals]("open", m.DraftOpen, m.Proposals, "start drafting a sequence")
-DRAFT_PROPOSE = Endpoint[m.Propose, m.Proposals]("propose", m.Propose, m.Proposals, "commit tokens, get drafts")
+DRAFT_PROPOSE = Endpoint[m.Propose, m.Proposals](
+    "propose", m.Propose, m.Proposals, "commit tokens, get drafts"
+)
 DRAFT_CLOSE = Endpoint[m.DraftClose, m.Ack]("close", m.DraftClose, m.Ack, "stop drafting a sequence")
 
 decode_event: Decoder[m.Event] = Decoder(m.Event)

@@ -1,0 +1,389 @@
+"""Which tokens run in the next step: pure bookkeeping, no tensors, no clock of its own.
+
+There is no prefill or decode phase: a sequence has tokens, some of them computed, and each step lets `computed` catch
+up (the idea of vLLM V1). A step is filled in this order:
+
+1. sequences with one token to run (they decode), each with its drafts as far as the budget goes;
+2. chunks of longer rests, shortest remaining first. Waiting lowers a rest by `AGEING` tokens per second, so that a
+   short turn overtakes a long prompt, but not for ever.
+
+Pages for a whole prompt are taken when it is admitted, so that only decoding grows. When a decoding sequence finds no
+page, the latest arrival gives all of its pages back and is recomputed later, prefix cache permitting.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from paceline.contracts.errors import IntegrityError, InternalError
+from paceline.contracts.hashing import PAGE_TOKENS
+from paceline.contracts.messages import CachedTokens, TokenTree
+from paceline.engine import drafts
+from paceline.engine.pages import OutOfPagesError, PagePool
+from paceline.engine.plan import Advance, Entry, Failure, Plan, StepResult, build_step
+from paceline.engine.sequence import Sequence, State, pages_for
+from paceline.engine.step import Float32, Int64
+
+AGEING = 1000.0
+"""Tokens per second by which waiting shortens a rest. At the prefill rate of the worker this would be FIFO."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of one step."""
+
+    step_tokens: int = 256
+    sequences: int = 64
+
+
+Sampler = Callable[[Float32, Sequence, int], int]
+"""(row of logits, sequence, position of the row) -> token"""
+
+
+class Scheduler:
+    """All sequences of one worker. Used by the engine thread alone."""
+
+    def __init__(self, pool: PagePool, vocab: int, limits: Limits) -> None:
+        self.pool = pool
+        self._vocab = vocab
+        self._limits = limits
+        self._waiting: list[Sequence] = []
+        self._running: list[Sequence] = []  # in order of arrival
+        self._filling: list[Sequence] = []
+
+    # What others ask for, between steps.
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a sequence. A `remote` one is FILLING as soon as there is room, and runs after `join`."""
+        sequence.hash_full_pages()
+        self._waiting.append(sequence)
+
+    def join(self, sequence: Sequence, first_token: int) -> None:
+        """The pages of a FILLING sequence hold its whole prompt, and `first_token` follows it.
+
+        Raises `IntegrityError` when one of its pages is no longer its own.
+        """
+        if sequence.state is not State.FILLING:
+            raise IntegrityError(f"sequence {sequence.request_id} is {sequence.state.value}, not filling")
+        if len(self._stale(sequence)):
+            raise IntegrityError(f"pages of sequence {sequence.request_id} changed hands during the handoff")
+        self._filling.remove(sequence)
+        sequence.computed = len(sequence.tokens)
+        sequence.tokens.append(first_token)
+        sequence.remote = False
+        if sequence.history is not None:
+            sequence.history.add(first_token)
+        self._run(sequence)
+        self._publish(sequence)
+
+    def abort(self, sequence: Sequence) -> None:
+        """Forget a sequence in any state and free its pages. Does nothing when it is gone already."""
+        self._leave(sequence)
+        self.pool.release(sequence.surrender())
+
+    def quarantine(self, sequence: Sequence) -> list[int]:
+        """Abort a FILLING sequence whose pages the prefill worker may still write; the pages to end it for."""
+        resident = self._resident_pages(sequence)
+        self._leave(sequence)
+        pages = sequence.surrender()
+        self.pool.release(pages[:resident])
+        self.pool.quarantine(pages[resident:])
+        return pages[resident:]
+
+    def offer(self, sequence: Sequence, base: int, tree: TokenTree) -> None:
+        """Take a draft for the tokens from position `base` on; wrong or stale ones are ignored."""
+        usable = sequence.state is State.RUNNING and base <= len(sequence.tokens)
+        if usable and drafts.well_formed(tree, self._vocab):
+            sequence.drafts, sequence.draft_base = tree, base
+
+    @property
+    def idle(self) -> bool:
+        """Nothing waits or runs. FILLING and HELD sequences wait for others, not for a step."""
+        return not self._waiting and not self._running
+
+    @property
+    def sequences(self) -> int:
+        return len(self._waiting) + len(self._running) + len(self._filling)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def queued_tokens(self) -> int:
+        """Tokens of prompts that this worker has still to compute."""
+        local = (s for s in self._waiting if not s.remote)
+        return sum(s.remaining for s in local) + sum(s.remaining for s in self._running if s.remaining > 1)
+
+    # The step.
+
+    def schedule(self, now: float) -> Plan | None:
+        """The next step, or None when nothing can run or be admitted now."""
+        filling = self._admit_remote()
+        entries: list[Entry] = []
+        budget = self._limits.step_tokens
+        for sequence in list(self._running):
+            if sequence.state is State.RUNNING and sequence.remaining == 1 and budget > 0:
+                entry = self._decode(sequence, budget)
+                if entry is not None:
+                    entries.append(entry)
+                    budget -= entry.rows
+        for sequence in sorted(self._candidates(), key=lambda s: _urgency(s, now)):
+            if budget <= 0:
+                break
+            if sequence.state is State.WAITING and not self._admit(sequence, now):
+                # Whoever is first in order gets the next free pages; letting others by would starve it.
+                break
+            rows = min(sequence.remaining, budget)
+            entries.append(Entry(sequence, rows, None, samples=rows == sequence.remaining))
+            budget -= rows
+        if not entries and not filling:
+            return None
+        return Plan(build_step(entries), tuple(entries), tuple(filling))
+
+    def check(self, plan: Plan) -> list[Failure]:
+        """Abort every sequence of the plan that refers to a page under an old tag. One comparison for the batch."""
+        if not plan.entries:
+            return []
+        pages = np.concatenate([e.sequence.pages[: e.sequence.held] for e in plan.entries]).astype(np.int64)
+        tags = np.concatenate([e.sequence.tags[: e.sequence.held] for e in plan.entries])
+        stale = self.pool.tags.stale(pages, tags)
+        if not len(stale):
+            return []
+        ends = np.cumsum([e.sequence.held for e in plan.entries])
+        damaged = {int(i) for i in np.searchsorted(ends, stale, side="right")}
+        failures = []
+        for i in sorted(damaged):
+            sequence = plan.entries[i].sequence
+            self._leave(sequence)
+            self._forget_pages(sequence)
+            error = IntegrityError(f"request {sequence.request_id} refers to pages that changed hands")
+            failures.append(Failure(sequence, error))
+        return failures
+
+    def commit(self, plan: Plan, logits: Float32, sample: Sampler, seconds: float) -> StepResult:
+        """Sample, verify drafts, advance every sequence, publish full pages, end what is finished."""
+        advances: list[Advance] = []
+        moves: list[tuple[int, int]] = []
+        row = 0
+        for entry in plan.entries:
+            wanted = entry.wanted
+            advances.append(self._advance(entry, logits[row : row + wanted], sample, moves, seconds))
+            row += wanted
+        pairs: Int64 = np.asarray(moves, dtype=np.int64).reshape(-1, 2)
+        return StepResult(tuple(advances), plan.filling, (), pairs)
+
+    def fail(self, plan: Plan, error: InternalError) -> StepResult:
+        """The step could not run: end its sequences, keep everybody else's."""
+        for entry in plan.entries:
+            self.abort(entry.sequence)
+        failures = tuple(Failure(entry.sequence, error) for entry in plan.entries)
+        return StepResult((), plan.filling, failures)
+
+    # Admission.
+
+    def _admit_remote(self) -> list[Sequence]:
+        """Take pages for handoffs, first come first served."""
+        admitted = []
+        for sequence in [s for s in self._waiting if s.remote]:
+            if not self._has_room() or not self._take_pages(sequence):
+                break
+            self._waiting.remove(sequence)
+            sequence.state = State.FILLING
+            self._filling.append(sequence)
+            admitted.append(sequence)
+        return admitted
+
+    def _admit(self, sequence: Sequence, now: float) -> bool:
+        if not self._has_room() or not self._take_pages(sequence):
+            return False
+        self._waiting.remove(sequence)
+        self._run(sequence)
+        if sequence.cached is None:
+            host = min(sequence.imported, sequence.computed)
+            sequence.cached = CachedTokens(device=sequence.computed - host, host=host)
+            sequence.started = now
+        return True
+
+    def _take_pages(self, sequence: Sequence) -> bool:
+        """Reuse the longest cached prefix and allocate the rest of the pages of `tokens`."""
+        # At least one token has to run, for the logits behind it.
+        reusable = sequence.hashes[: (len(sequence.tokens) - 1) // PAGE_TOKENS]
+        prefix = self.pool.lookup(reusable)
+        self.pool.acquire(prefix)
+        try:
+            fresh = self.pool.allocate(pages_for(len(sequence.tokens)) - len(prefix))
+        except OutOfPagesError:
+            self.pool.release(prefix)
+            return False
+        sequence.take(prefix + fresh, self.pool.tags)
+        sequence.computed = len(prefix) * PAGE_TOKENS
+        sequence.published = len(prefix)
+        return True
+
+    def _has_room(self) -> bool:
+        return len(self._running) + len(self._filling) < self._limits.sequences
+
+    def _candidates(self) -> list[Sequence]:
+        return [s for s in self._running if s.remaining > 1] + [s for s in self._waiting if not s.remote]
+
+    # Decoding.
+
+    def _decode(self, sequence: Sequence, budget: int) -> Entry | None:
+        """One token and its drafts, or None when the sequence itself had to give way."""
+        tree = self._usable_draft(sequence, budget - 1)
+        nodes = len(tree.tokens) if tree is not None else 0
+        if nodes and not self._grow(sequence, len(sequence.tokens) + nodes, preempt=False):
+            tree = None
+        if tree is None and not self._grow(sequence, len(sequence.tokens), preempt=True):
+            return None
+        return Entry(sequence, 1, tree, samples=True)
+
+    def _usable_draft(self, sequence: Sequence, budget: int) -> TokenTree | None:
+        tree, sequence.drafts = sequence.drafts, None
+        if tree is None:
+            return None
+        rest = drafts.advance(tree, sequence.tokens[sequence.draft_base :])
+        # The step itself gives one token, and none is wanted behind `limit`.
+        room = sequence.limit - len(sequence.tokens) - 1
+        return None if rest is None else drafts.truncate(rest, min(budget, room))
+
+    def _grow(self, sequence: Sequence, tokens: int, *, preempt: bool) -> bool:
+        """Have pages for `tokens` positions."""
+        while (missing := pages_for(tokens) - sequence.held) > 0:
+            try:
+                sequence.take(self.pool.allocate(missing), self.pool.tags)
+            except OutOfPagesError:
+                if not preempt:
+                    return False
+                victim = self._running[-1]
+                self._preempt(victim)
+                if victim is sequence:
+                    return False
+        return True
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self._running.remove(sequence)
+        self.pool.release(sequence.surrender())
+        sequence.state = State.WAITING
+        sequence.hash_full_pages()
+        self._waiting.append(sequence)
+
+    # After the step.
+
+    def _advance(
+        self,
+        entry: Entry,
+        logits: Float32,
+        sample: Sampler,
+        moves: list[tuple[int, int]],
+        seconds: float,
+    ) -> Advance:
+        sequence = entry.sequence
+        first_step = sequence.steps == 0
+        sequence.steps += 1
+        sequence.compute += seconds
+        index = sequence.output_tokens
+        sequence.computed += entry.rows
+        if entry.samples:
+            self._extend(entry, logits, sample, moves)
+        published = sequence.published
+        self._publish(sequence)
+        full = tuple(
+            zip(
+                sequence.hashes[published : sequence.published],
+                sequence.refs(published, sequence.published),
+                strict=True,
+            )
+        )
+        tokens = tuple(sequence.tokens[sequence.prompt_tokens + index :])
+        advance = Advance(
+            sequence, first_step, index, tokens, sequence.computed, full, sequence.finish_reason
+        )
+        if sequence.finish_reason is not None:
+            self._finish(sequence)
+        return advance
+
+    def _extend(self, entry: Entry, logits: Float32, sample: Sampler, moves: list[tuple[int, int]]) -> None:
+        """Append the sampled tokens up to the one that ends the sequence, with their KV in order of position."""
+        sequence, base = entry.sequence, entry.sequence.computed
+        ended = False
+
+        def next_token(node: int) -> int:
+            nonlocal ended
+            if ended:
+                return drafts.NO_TOKEN
+            token = sample(logits[node + 1], sequence, len(sequence.tokens) - 1)
+            sequence.tokens.append(token)
+            if sequence.history is not None:
+                sequence.history.add(token)
+            ended = self._ends(sequence, token)
+            return token
+
+        _, path = drafts.verify(entry.drafts, next_token)
+        for depth, node in enumerate(path):
+            if node != depth:
+                moves.append((sequence.slot(base + node), sequence.slot(base + depth)))
+        sequence.computed = base + len(path)
+        sequence.accepted += len(path)
+        sequence.drafted += entry.wanted - 1
+
+    def _ends(self, sequence: Sequence, token: int) -> bool:
+        if token in sequence.stop:
+            sequence.finish_reason = "stop"
+        elif len(sequence.tokens) >= sequence.limit:
+            sequence.finish_reason = "length"
+        return sequence.finish_reason is not None
+
+    def _publish(self, sequence: Sequence) -> None:
+        """Offer the pages that became full to other sequences of the tenant."""
+        full = sequence.computed // PAGE_TOKENS
+        if full <= sequence.published:
+            return
+        if full > len(sequence.hashes):
+            sequence.hash_full_pages()
+        for i in range(sequence.published, full):
+            self.pool.publish(int(sequence.pages[i]), sequence.hashes[i])
+        sequence.published = full
+
+    def _finish(self, sequence: Sequence) -> None:
+        self._running.remove(sequence)
+        if sequence.hold:
+            sequence.state = State.HELD
+        else:
+            sequence.state = State.GONE
+            self.pool.release(sequence.surrender())
+
+    # States.
+
+    def _run(self, sequence: Sequence) -> None:
+        sequence.state = State.RUNNING
+        place = len(self._running)
+        while place > 0 and self._running[place - 1].arrival > sequence.arrival:
+            place -= 1
+        self._running.insert(place, sequence)
+
+    def _leave(self, sequence: Sequence) -> None:
+        lists = {State.WAITING: self._waiting, State.RUNNING: self._running, State.FILLING: self._filling}
+        if sequence.state in lists:
+            lists[sequence.state].remove(sequence)
+        sequence.state = State.GONE
+
+    def _forget_pages(self, sequence: Sequence) -> None:
+        """Release the pages that are still the sequence's own; the others belong to somebody else now."""
+        stale = set(self._stale(sequence).tolist())
+        pages = sequence.surrender()
+        self.pool.release([page for i, page in enumerate(pages) if i not in stale])
+
+    def _stale(self, sequence: Sequence) -> Int64:
+        pages = sequence.pages[: sequence.held].astype(np.int64)
+        return self.pool.tags.stale(pages, sequence.tags[: sequence.held])
+
+    @staticmethod
+    def _resident_pages(sequence: Sequence) -> int:
+        return sequence.computed // PAGE_TOKENS
+
+
+def _urgency(sequence: Sequence, now: float) -> tuple[float, float]:
+    return (sequence.remaining - AGEING * (now - sequence.arrival), sequence.arrival)

@@ -1,0 +1,112 @@
+"""One sequence on one worker: its tokens, the pages that hold their KV, and how far both have come."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+import numpy as np
+import numpy.typing as npt
+
+from paceline.contracts.hashing import PAGE_TOKENS, extend_chain
+from paceline.contracts.messages import CachedTokens, FinishReason, PageRef, Sampling, TokenTree
+from paceline.engine.pages import TagTracker
+from paceline.engine.sampling import History, needs_history
+
+
+class State(Enum):
+    WAITING = "waiting"  # holds no pages
+    FILLING = "filling"  # holds pages that a prefill worker writes
+    RUNNING = "running"  # in the batch
+    HELD = "held"  # finished, but its pages are still being read
+    GONE = "gone"  # holds nothing and never will
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """Positions [0, computed) have KV in pages; `tokens` from there on are still to be run.
+
+        tokens          prompt ............ | output .........
+        pages[:held]    [ full ][ full ][ partial ]            one per PAGE_TOKENS positions
+        hashes          [  0   ][  1   ]                       of full pages of `tokens`, computed or not
+
+    `limit` is the number of tokens at which it ends with reason "length". Only the engine thread touches a sequence
+    that is WAITING, FILLING or RUNNING; others may read what never changes (the constructor's arguments) and, once it
+    is HELD, everything.
+    """
+
+    request_id: str
+    attempt: int
+    tokens: list[int]
+    prompt_tokens: int
+    sampling: Sampling
+    salt: bytes
+    limit: int
+    stop: frozenset[int]
+    arrival: float
+    remote: bool = False  # pages come from a prefill worker
+    hold: bool = False  # keep the pages when finished, until released
+    state: State = State.WAITING
+    computed: int = 0
+    pages: npt.NDArray[np.int32] = field(init=False)  # [pages_for(limit)], of which `held` are in use
+    tags: npt.NDArray[np.uint64] = field(init=False)  # the tag that each page bore when it was taken
+    held: int = 0
+    hashes: list[bytes] = field(default_factory=list)
+    published: int = 0  # pages offered to the prefix cache
+    imported: int = 0  # tokens that were fetched from the kvstore for this sequence
+    cached: CachedTokens | None = None
+    started: float = 0.0
+    compute: float = 0.0  # seconds of the steps that it took part in
+    steps: int = 0
+    drafts: TokenTree | None = None
+    draft_base: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    finish_reason: FinishReason | None = None
+    history: History | None = None
+
+    def __post_init__(self) -> None:
+        self.pages = np.zeros(pages_for(self.limit), dtype=np.int32)
+        self.tags = np.zeros(pages_for(self.limit), dtype=np.uint64)
+        if needs_history(self.sampling):
+            self.history = History(self.tokens[: self.prompt_tokens], self.tokens[self.prompt_tokens :])
+
+    @property
+    def output_tokens(self) -> int:
+        return len(self.tokens) - self.prompt_tokens
+
+    @property
+    def remaining(self) -> int:
+        """Tokens whose KV is missing; 1 means that the sequence decodes."""
+        return len(self.tokens) - self.computed
+
+    def refs(self, start: int, stop: int) -> list[PageRef]:
+        """Pages [start, stop) of the sequence with the tags that it recorded for them."""
+        pages, tags = self.pages[start:stop].tolist(), self.tags[start:stop].tolist()
+        return [PageRef(page, tag) for page, tag in zip(pages, tags, strict=True)]
+
+    def slot(self, position: int) -> int:
+        """Where the KV of `position` lives; see `Step`."""
+        return int(self.pages[position // PAGE_TOKENS]) * PAGE_TOKENS + position % PAGE_TOKENS
+
+    def take(self, pages: list[int], tracker: TagTracker) -> None:
+        """Append `pages`, which this sequence holds from now on."""
+        end = self.held + len(pages)
+        self.pages[self.held : end] = pages
+        self.tags[self.held : end] = [tracker.tag(page) for page in pages]
+        self.held = end
+
+    def surrender(self) -> list[int]:
+        """The pages that were held, in order; the sequence has none any more."""
+        pages: list[int] = self.pages[: self.held].tolist()
+        self.held = self.computed = self.published = 0
+        return pages
+
+    def hash_full_pages(self) -> None:
+        """Extend `hashes` to all the full pages of `tokens`."""
+        done = len(self.hashes)
+        parent = self.hashes[-1] if self.hashes else self.salt
+        self.hashes.extend(extend_chain(parent, self.tokens[done * PAGE_TOKENS :]))
+
+
+def pages_for(tokens: int) -> int:
+    """Pages that hold `tokens` positions."""
+    return -(-tokens // PAGE_TOKENS)
