@@ -49,7 +49,10 @@ class Bus(Protocol):
     async def request(
         self, subject: str, data: bytes, *, timeout: float, headers: Mapping[str, str] | None = None
     ) -> Delivery:
-        """The first answer. Raises `Unavailable` at once when nobody listens, `TimeoutError` after `timeout` seconds."""
+        """The first answer.
+
+        Raises `Unavailable` at once when nobody listens or the server is away, `TimeoutError` after `timeout` seconds.
+        """
 
     async def subscribe(self, subject: str, handler: Handler) -> Subscription:
         """Call `handler` for each message on `subject` (`*` and `>` as in NATS) until unsubscribed.

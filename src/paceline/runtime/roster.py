@@ -1,0 +1,151 @@
+"""Who is alive, told from beacons.
+
+A worker is lost when its beacons stay away, when another incarnation of it beats, or when it says that it is gone.
+Silence counts only while we would have heard: if our own connection was down or our own loop stood still, nobody else
+is to blame, and every clock starts again.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import monotonic
+
+import structlog
+
+from paceline.bus.interface import Bus, Delivery, Subscription
+from paceline.contracts import subjects
+from paceline.contracts.errors import ProtocolError, Unavailable
+from paceline.contracts.messages import Beacon, Role
+from paceline.runtime.tasks import Tasks
+
+log = structlog.get_logger(__name__)
+
+LOST_S = 3.0
+_TICK_S = 0.25
+_STALL_S = 1.0
+# Nobody listens there, so a server that lives says so at once.
+_PROBE = "paceline.nobody"
+
+
+@dataclass
+class _Life:
+    beacon: Beacon
+    heard: float
+
+
+class Sightings:
+    """The last beacon of every worker and when it came; times are in seconds of any steady clock."""
+
+    def __init__(self) -> None:
+        self._lives: dict[tuple[str, str], _Life] = {}
+        self._ticked: float | None = None
+
+    def observe(self, beacon: Beacon, now: float) -> Beacon | None:
+        """Take a beacon in. Returns the last beacon of the life that it ends, if it ends one."""
+        key = (beacon.role, beacon.worker)
+        known = self._lives.get(key)
+        if known and known.beacon.incarnation != beacon.incarnation and beacon.started < known.beacon.started:
+            return None
+        if beacon.state == "gone":
+            self._lives.pop(key, None)
+            return known.beacon if known else None
+        self._lives[key] = _Life(beacon, now)
+        return known.beacon if known and known.beacon.incarnation != beacon.incarnation else None
+
+    def silent(self, now: float) -> bool:
+        """Whether `expire` would end a life now."""
+        return any(now - life.heard > LOST_S for life in self._lives.values())
+
+    def expire(self, now: float, *, deaf: bool = False) -> list[Beacon]:
+        """Forget the workers that were silent for longer than `LOST_S` and return their last beacons.
+
+        Call it every `_TICK_S`. A longer pause than `_STALL_S` between two calls, or `deaf` (our connection is
+        down), means that we could not hear: then nobody is lost and all clocks restart.
+        """
+        stalled = self._ticked is not None and now - self._ticked > _STALL_S
+        self._ticked = now
+        if deaf or stalled:
+            for life in self._lives.values():
+                life.heard = now
+            return []
+        lost = [key for key, life in self._lives.items() if now - life.heard > LOST_S]
+        return [self._lives.pop(key).beacon for key in lost]
+
+    def alive(self, role: Role) -> list[Beacon]:
+        """The workers of `role` that are ready or draining, by id."""
+        beacons = [life.beacon for (r, _), life in sorted(self._lives.items()) if r == role]
+        return [b for b in beacons if b.state in ("ready", "draining")]
+
+    def get(self, role: Role, worker: str) -> Beacon | None:
+        """The last beacon of a worker that is not lost, in any state."""
+        life = self._lives.get((role, worker))
+        return life.beacon if life else None
+
+
+class Roster:
+    """`Sightings` kept up to date from the bus."""
+
+    def __init__(self) -> None:
+        self._sightings = Sightings()
+        self._callbacks: list[Callable[[Beacon], None]] = []
+        self._tasks = Tasks()
+        self._subscription: Subscription | None = None
+
+    async def start(self, bus: Bus) -> None:
+        """Listen. A worker is known within half a second, the interval of its beacons."""
+        self._subscription = await bus.subscribe(subjects.beacon("*", "*"), self._hear)
+        self._tasks.spawn(self._watch(bus), name="roster")
+
+    def alive(self, role: Role) -> list[Beacon]:
+        """The workers of `role` that are ready or draining, by id."""
+        return self._sightings.alive(role)
+
+    def get(self, role: Role, worker: str) -> Beacon | None:
+        """The last beacon of a worker that is not lost, in any state."""
+        return self._sightings.get(role, worker)
+
+    def on_lost(self, callback: Callable[[Beacon], None]) -> None:
+        """Call `callback` with the last beacon of each life that ends, once. Someone who falls silent, is lost and
+        beats again with the same incarnation begins another life."""
+        self._callbacks.append(callback)
+
+    async def close(self) -> None:
+        """Stop listening."""
+        if self._subscription:
+            await self._subscription.unsubscribe()
+        await self._tasks.cancel_all()
+
+    def _hear(self, delivery: Delivery) -> None:
+        try:
+            beacon = subjects.decode_beacon(delivery.data)
+        except ProtocolError as e:
+            log.warning("beacon_unreadable", subject=delivery.subject, error=e.message)
+            return
+        if ended := self._sightings.observe(beacon, monotonic()):
+            self._lost(ended, "gone" if beacon.state == "gone" else "restarted")
+
+    async def _watch(self, bus: Bus) -> None:
+        while True:
+            await asyncio.sleep(_TICK_S)
+            deaf = not bus.connected or (self._sightings.silent(monotonic()) and await _is_deaf(bus))
+            for beacon in self._sightings.expire(monotonic(), deaf=deaf):
+                self._lost(beacon, "silent")
+
+    def _lost(self, beacon: Beacon, reason: str) -> None:
+        log.warning("worker_lost", role=beacon.role, worker=beacon.worker, reason=reason)
+        for callback in self._callbacks:
+            try:
+                callback(beacon)
+            except Exception:
+                log.exception("lost_callback_failed", role=beacon.role, worker=beacon.worker)
+
+
+async def _is_deaf(bus: Bus) -> bool:
+    """Whether the bus itself is silent: a connection that died without a word looks alive for seconds."""
+    try:
+        await bus.request(_PROBE, b"", timeout=_STALL_S / 2)
+    except Unavailable:
+        return not bus.connected
+    except TimeoutError:
+        return True
+    return False
