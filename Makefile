@@ -1,0 +1,61 @@
+# make up     install Paceline into .venv, fetch the model, serve on 127.0.0.1:8080   (make up ARGS="--port 9000")
+# make test   install what the tests need as well, run them                           (make test ARGS="-k gateway")
+# make check  lint, format, types, import rules
+#
+# The second run of each takes seconds: an install is repeated only after pyproject.toml or constraints.txt changed.
+
+PYTHON ?= python3
+# Where torch comes from on a machine without an NVIDIA GPU; elsewhere PyPI's CUDA build is installed.
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+ARGS ?=
+
+BIN := .venv/bin
+TORCH := $(shell grep '^torch==' constraints.txt)
+INPUTS := $(firstword $(shell cat pyproject.toml constraints.txt | cksum))
+INSTALLED := .venv/.installed-$(INPUTS)
+TESTABLE := .venv/.testable-$(INPUTS)
+PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip --quiet install --constraint constraints.txt
+
+ifeq ($(shell nvidia-smi >/dev/null 2>&1 && echo yes),yes)
+TORCH_FROM := the CUDA build
+TORCH_OPTIONS :=
+else
+TORCH_FROM := the CPU build
+# An index that cannot be reached costs a second, not minutes: pip then takes torch from wherever else it finds it.
+TORCH_OPTIONS := --retries 0 --timeout 10 --extra-index-url $(TORCH_INDEX)
+endif
+
+.PHONY: up test check
+.SILENT:
+
+up: $(INSTALLED)
+	$(BIN)/paceline up $(ARGS)
+
+test: $(TESTABLE)
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(TESTABLE)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "Paceline needs Python 3.11 or newer and '$(PYTHON)' is not: name one with 'make PYTHON=python3.12 ...'." >&2; \
+	  exit 1; }
+	echo "Creating .venv with $$($(PYTHON) --version)"
+	$(PYTHON) -m venv .venv
+
+$(INSTALLED): | $(BIN)/python
+	echo "Installing $(TORCH), $(TORCH_FROM)"
+	$(PIP) $(TORCH_OPTIONS) $(TORCH)
+	echo "Installing Paceline and its services"
+	$(PIP) --editable '.[all]'
+	rm -f .venv/.installed-* .venv/.testable-*
+	touch $@
+
+$(TESTABLE): $(INSTALLED)
+	echo "Installing what the checks and tests need"
+	$(PIP) --editable '.[all,dev]'
+	touch $@
