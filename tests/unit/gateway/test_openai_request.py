@@ -1,0 +1,209 @@
+"""The request body: every rejection names what is wrong, and what is accepted means what OpenAI's clients expect."""
+
+import json
+from typing import Any
+
+import pytest
+
+from paceline.contracts.errors import InvalidRequest
+from paceline.contracts.messages import Sampling
+from paceline.gateway.openai import ChatRequest, parse
+
+VOCAB = 1000
+USER = {"role": "user", "content": "hi"}
+
+
+def parsed(**fields: Any) -> ChatRequest:
+    return parse(json.dumps({"model": "m", "messages": [USER], **fields}).encode(), vocab=VOCAB)
+
+
+def rejected(body: bytes) -> InvalidRequest:
+    with pytest.raises(InvalidRequest) as caught:
+        parse(body, vocab=VOCAB)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"\xff",
+        b'{"model":"\xff\xfe"}',
+        b'{"model":"\\ud800"}',
+        b'{"model":"m","messages":[]} x',
+        b'{"n":NaN}',
+    ],
+)
+def test_what_is_not_json_is_rejected(body: bytes) -> None:
+    assert rejected(body).message.startswith("The body is not valid JSON")
+
+
+def test_endless_nesting_is_rejected() -> None:
+    deep = b'{"model":"m","messages":[],"x":' + b"[" * 200_000
+    assert rejected(deep).message == "The body is nested too deeply"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"model": 1}, "model"),
+        ({"messages": "hi"}, "messages"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"content": "x"}]}, "messages[0].role"),
+        ({"messages": [USER, {"role": "user", "content": 3}]}, "messages[1].content"),
+        ({"messages": [{"role": "user", "content": None}]}, "messages[0].content"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        ({"messages": [{"role": "wizard", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [USER, {"role": "assistant", "tool_calls": [{}]}]}, "messages[1].tool_calls"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].type"),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
+        ({"messages": [{"role": "user", "content": [{"type": 1}]}]}, "messages[0].content[0].type"),
+        ({"temperature": -0.1}, "temperature"),
+        ({"temperature": 2.1}, "temperature"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"top_p": 1.01}, "top_p"),
+        ({"top_k": -1}, "top_k"),
+        ({"top_k": 2**31}, "top_k"),
+        ({"top_k": 1.5}, "top_k"),
+        ({"min_p": 1.1}, "min_p"),
+        ({"min_p": -0.1}, "min_p"),
+        ({"presence_penalty": 2.1}, "presence_penalty"),
+        ({"frequency_penalty": -2.1}, "frequency_penalty"),
+        ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"n": 2}, "n"),
+        ({"n": 0}, "n"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_completion_tokens": -1}, "max_completion_tokens"),
+        ({"seed": "x"}, "seed"),
+        ({"seed": 2**63}, "seed"),
+        ({"logit_bias": {"x": 1}}, "logit_bias"),
+        ({"logit_bias": {"1": "a"}}, "logit_bias"),
+        ({"logit_bias": {"1000": 1}}, "logit_bias"),
+        ({"logit_bias": {"-1": 1}}, "logit_bias"),
+        ({"logit_bias": {"1": 101}}, "logit_bias"),
+        ({"stop": ""}, "stop"),
+        ({"stop": ["a", ""]}, "stop"),
+        ({"stop": ["a", "b", "c", "d", "e"]}, "stop"),
+        ({"stop": ["x" * 4097]}, "stop"),
+        ({"stop": [1]}, "stop[0]"),
+        ({"stop_token_ids": [1, 1000]}, "stop_token_ids[1]"),
+        ({"ignore_eos": "yes"}, "ignore_eos"),
+        ({"stream": 1}, "stream"),
+        ({"stream_options": {"include_usage": True}}, "stream_options"),
+        ({"stream": True, "stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
+        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"functions": [{}]}, "functions"),
+        ({"function_call": {"name": "f"}}, "function_call"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": "text"}, "response_format"),
+        ({"logprobs": True}, "logprobs"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"modalities": ["audio"]}, "modalities"),
+        ({"audio": {"voice": "x"}}, "audio"),
+        ({"draft": 1}, "draft"),
+    ],
+)
+def test_a_wrong_field_is_named(fields: dict[str, Any], param: str) -> None:
+    body = json.dumps({"model": "m", "messages": [USER], **fields}).encode()
+    assert rejected(body).param == param
+
+
+def test_a_missing_field_is_named() -> None:
+    assert rejected(b'{"messages":[]}').param == "model"
+    assert rejected(b'{"model":"m"}').param == "messages"
+
+
+def test_the_message_says_what_is_allowed() -> None:
+    body = json.dumps({"model": "m", "messages": [USER], "top_p": 0}).encode()
+    assert rejected(body).message == "top_p must be greater than 0 and at most 1, got 0.0"
+
+
+def test_bounds_are_inclusive_and_null_means_absent() -> None:
+    nulls = dict.fromkeys(ChatRequest.__struct_fields__[2:])
+    parsed(**nulls)
+    parsed(temperature=2, top_p=1, min_p=1, presence_penalty=-2, frequency_penalty=2, n=1, seed=-(2**63))
+    parsed(temperature=0, top_k=0, min_p=0, logit_bias={"999": -100}, stop=["a", "b", "c", "d"], max_tokens=1)
+
+
+def test_harmless_forms_of_unsupported_fields_are_accepted() -> None:
+    parsed(tools=[], tool_choice="auto", functions=[], function_call="none", response_format={"type": "text"})
+    parsed(tools=[{"type": "function"}], tool_choice="none")
+    parsed(logprobs=False, top_logprobs=0, modalities=["text"])
+    parsed(user="u", metadata={"a": "b"}, store=False, parallel_tool_calls=True, reasoning_effort="low")
+
+
+def test_the_conversation_is_text_with_roles_that_templates_know() -> None:
+    request = parsed(
+        messages=[
+            {"role": "developer", "content": "be brief", "name": "x"},
+            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+            {"role": "assistant", "content": None},
+            {"role": "user", "content": ""},
+        ]
+    )
+    assert request.conversation() == [
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": "a\nb"},
+        {"role": "assistant", "content": ""},
+        {"role": "user", "content": ""},
+    ]
+
+
+def test_sampling_carries_every_field() -> None:
+    request = parsed(
+        max_tokens=5,
+        temperature=0.5,
+        top_p=0.9,
+        top_k=40,
+        min_p=0.1,
+        presence_penalty=0.2,
+        frequency_penalty=0.3,
+        repetition_penalty=1.1,
+        logit_bias={"7": -3},
+        seed=-1,
+        stop_token_ids=[8, 9],
+        ignore_eos=True,
+    )
+    assert request.sampling(room=100) == Sampling(
+        max_tokens=5,
+        temperature=0.5,
+        top_p=0.9,
+        top_k=40,
+        min_p=0.1,
+        presence_penalty=0.2,
+        frequency_penalty=0.3,
+        repetition_penalty=1.1,
+        logit_bias={7: -3.0},
+        seed=2**63 - 1,
+        stop_token_ids=(8, 9),
+        ignore_eos=True,
+    )
+
+
+def test_a_missing_seed_is_drawn_and_other_defaults_are_openais() -> None:
+    first, second = parsed().sampling(room=9), parsed().sampling(room=9)
+    assert first.seed != second.seed
+    assert first == Sampling(max_tokens=9, temperature=1.0, top_p=1.0, seed=first.seed)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, 100),
+        ({"max_tokens": 7}, 7),
+        ({"max_tokens": 7, "max_completion_tokens": 8}, 8),
+        ({"max_completion_tokens": 1000}, 100),
+    ],
+)
+def test_the_answer_is_bounded_by_the_client_and_by_the_context(
+    fields: dict[str, int], expected: int
+) -> None:
+    assert parsed(**fields).sampling(room=100).max_tokens == expected
+
+
+def test_stop_may_be_a_string_a_list_or_absent() -> None:
+    assert [parsed(stop=s).stops for s in ("a", ["a", "b"], [], None)] == [("a",), ("a", "b"), (), ()]
