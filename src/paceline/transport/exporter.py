@@ -4,8 +4,9 @@ import asyncio
 import os
 import socket
 import struct
-from collections import Counter
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,19 @@ _PATH_BYTES = 107
 _CREDENTIALS = struct.Struct("iII")
 
 
+@dataclass(eq=False, frozen=True)
+class _Peer:
+    """A process that has the descriptor, until `ended`."""
+
+    hello: Hello
+    connection: socket.socket
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def life(self) -> tuple[str, str]:
+        return (self.hello.worker, self.hello.incarnation)
+
+
 class Exporter:
     """Serves one arena's descriptor on a unix socket to processes of the same user."""
 
@@ -36,7 +50,7 @@ class Exporter:
         self._path = path
         self._incarnation = incarnation
         self._lost = lost
-        self._connections: Counter[tuple[str, str]] = Counter()
+        self._peers: set[_Peer] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._listener: socket.socket | None = None
         self._inode = 0
@@ -63,6 +77,16 @@ class Exporter:
         if self._path.exists() and self._path.stat().st_ino == self._inode:
             self._path.unlink()
 
+    async def recall(self, worker: str) -> None:
+        """Make `worker` unmap the arena; returns when each mapping that it had at the call is gone."""
+        peers = [p for p in self._peers if p.hello.worker == worker]
+        for peer in peers:
+            # The end of our half is the sign to let go; a peer that died meanwhile has done so.
+            with suppress(OSError):
+                peer.connection.shutdown(socket.SHUT_WR)
+        for peer in peers:
+            await peer.ended.wait()
+
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
@@ -81,25 +105,26 @@ class Exporter:
             peer.setblocking(False)
             self._spawn(self._serve(peer))
 
-    async def _serve(self, peer: socket.socket) -> None:
+    async def _serve(self, connection: socket.socket) -> None:
         """One connection, from the hello to the end of the peer."""
-        with peer:
+        with connection:
             try:
-                hello = await self._greet(peer)
+                hello = await self._greet(connection)
             except (PacelineError, TimeoutError, OSError) as e:
                 log.warning("arena_peer_refused", path=str(self._path), error=str(e))
                 return
-            life = (hello.worker, hello.incarnation)
-            # Counted before the descriptor leaves, so that nobody has it unwatched.
-            self._connections[life] += 1
+            peer = _Peer(hello, connection)
+            # Known before the descriptor leaves, so that nobody has it unwatched.
+            self._peers.add(peer)
             try:
-                socket.send_fds(peer, [line(Welcome())], [self._fd])
-                await _end_of(peer)
+                socket.send_fds(connection, [line(Welcome())], [self._fd])
+                await _end_of(connection)
             except OSError as e:
                 log.info("arena_peer_broke", peer=hello.worker, error=str(e))
-        self._connections[life] -= 1
-        if not self._connections[life]:
-            del self._connections[life]
+            finally:
+                self._peers.discard(peer)
+                peer.ended.set()
+        if all(other.life != peer.life for other in self._peers):
             log.info("arena_peer_lost", peer=hello.worker, peer_incarnation=hello.incarnation)
             self._lost(hello.worker)
 

@@ -50,7 +50,10 @@ class RemotePages(Protocol):
         """
 
     def close(self) -> None:
-        """Unmap. Copies that run in other threads finish first; the owner hears of the end only then."""
+        """Unmap. Copies that run in other threads finish first; the owner hears of the end only then.
+
+        Comes from the event loop, unlike the copies. Idempotent.
+        """
 
 
 class Transport(Protocol):
@@ -65,7 +68,8 @@ class Transport(Protocol):
     3. A peer `connect`s to these params once and keeps the mapping for all of its transfers.
     4. When the peer closes the mapping or its process ends, the callbacks of `on_peer_lost` run: from then
        on no byte of that peer can land in the arena, and pages quarantined for its sake may be freed.
-    5. `close` withdraws the arena and closes every mapping of other workers' pages. Peers that still have
+    5. `recall` brings that end about for a peer that is late with pages of which it should have let go.
+    6. `close` withdraws the arena and closes every mapping of other workers' pages. Peers that still have
        the arena mapped may touch it without harm, as its memory lives until the last of them lets go.
 
     A page is named by `PageRef(page, tag)`. Only the owner writes tags: it changes a page's tag at each
@@ -87,6 +91,12 @@ class Transport(Protocol):
     def on_peer_lost(self, callback: Callable[[str], None]) -> None:
         """Call `callback` on the event loop with the worker id of each peer that is gone, once per life of
         it.
+        """
+
+    async def recall(self, worker: str) -> None:
+        """Have `worker` unmap this worker's arena, and wait until it has, which takes as long as it lives
+        when it hangs. Afterwards no copy that began before the call can land. The peer may connect again;
+        its copies that the recall met raise `Unavailable`.
         """
 
     async def close(self) -> None: ...

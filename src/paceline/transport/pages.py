@@ -1,5 +1,6 @@
 """The peer's side of an arena: checked copies in and out of another worker's pages."""
 
+import asyncio
 import socket
 import threading
 from collections.abc import Iterator, Sequence
@@ -14,9 +15,13 @@ from paceline.transport.interface import Bytes, StalePage
 
 
 class ShmPages:
-    """`RemotePages` over a mapped arena. Owns `connection`, which the owner of the arena watches."""
+    """`RemotePages` over a mapped arena. Owns `connection`, which both sides watch: it ends for the owner
+    when the last copy has ended after `close`, and for this side when the owner dies or recalls the arena,
+    which closes.
+    """
 
     def __init__(self, mapping: Mapping, connection: socket.socket, owner: str) -> None:
+        """Needs a running event loop."""
         self._mapping: Mapping | None = mapping
         self._connection = connection
         self._owner = owner
@@ -24,6 +29,9 @@ class ShmPages:
         self._closed = False
         # The copies that run, and one until `close`.
         self._users = 1
+        self._loop = asyncio.get_running_loop()
+        # A mapping would keep the memory of a dead owner.
+        self._loop.add_reader(connection, self.close)
 
     @property
     def lost(self) -> bool:
@@ -57,6 +65,7 @@ class ShmPages:
         with self._lock:
             closed, self._closed = self._closed, True
         if not closed:
+            self._loop.remove_reader(self._connection)
             self._let_go()
 
     @contextmanager

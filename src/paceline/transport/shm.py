@@ -64,11 +64,16 @@ class ShmTransport:
             known = self._mappings.get(params)
             if known is not None and not known.lost:
                 return known
-            for stale in [p for p in self._mappings if p.socket == params.socket]:
-                self._mappings.pop(stale).close()
+            for other, pages in list(self._mappings.items()):
+                if pages.lost or other.socket == params.socket:
+                    self._mappings.pop(other).close()
             pages = await self._map(params)
             self._mappings[params] = pages
             return pages
+
+    async def recall(self, worker: str) -> None:
+        if self._exporter is not None:
+            await self._exporter.recall(worker)
 
     async def close(self) -> None:
         for pages in self._mappings.values():

@@ -180,6 +180,46 @@ async def test_the_owner_hears_when_a_mapping_closes(owner: ShmTransport, peer: 
     assert await lost.next() == "prefill-1"
 
 
+def mapped_arenas() -> int:
+    """Mappings of arenas in this process."""
+    with open("/proc/self/maps") as maps:
+        return sum("memfd:paceline-arena" in line for line in maps)
+
+
+async def test_the_memory_of_a_dead_owner_is_let_go(
+    arena: Arena, owner: ShmTransport, peer: ShmTransport
+) -> None:
+    own = mapped_arenas()
+    pages = await peer.connect(owner.params)
+    assert mapped_arenas() == own + 2
+    await owner.close()
+    while mapped_arenas() > own:  # noqa: ASYNC110 - nothing tells when the kernel has unmapped
+        await asyncio.sleep(0)
+    assert pages.lost
+
+
+async def test_a_recall_without_a_mapping_returns(owner: ShmTransport) -> None:
+    await owner.recall("prefill-1")
+
+
+async def test_a_recalled_peer_unmaps_and_may_connect_again(
+    arena: Arena, owner: ShmTransport, peer: ShmTransport, tmp_path: Path
+) -> None:
+    bystander = ShmTransport(None, tmp_path, "prefill-2", "life-1")
+    untouched = await bystander.connect(owner.params)
+    lost = Lost(owner)
+    pages = await peer.connect(owner.params)
+    await owner.recall("prefill-1")
+    assert pages.lost
+    assert await lost.next() == "prefill-1"
+    with pytest.raises(Unavailable):
+        pages.write([PageRef(0, 10)], [filled(1)])
+    (await peer.connect(owner.params)).write([PageRef(0, 10)], [filled(1)])
+    untouched.write([PageRef(1, 11)], [filled(2)])
+    assert arena.pages[:, 0].tolist() == [1, 2, 0, 0]
+    await bystander.close()
+
+
 async def test_a_copy_in_flight_keeps_the_peer_from_being_lost(
     arena: Arena, owner: ShmTransport, peer: ShmTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,6 +235,7 @@ async def test_a_copy_in_flight_keeps_the_peer_from_being_lost(
     pages = await peer.connect(owner.params)
     write = asyncio.create_task(asyncio.to_thread(pages.write, [PageRef(0, 10)], [filled(3)]))
     await asyncio.to_thread(started.wait, 10)
+    recall = asyncio.create_task(owner.recall("prefill-1"))
     pages.close()
     pages.close()
 
@@ -203,11 +244,13 @@ async def test_a_copy_in_flight_keeps_the_peer_from_being_lost(
     (await witness.connect(owner.params)).close()
     assert await lost.next() == "witness"
     assert lost.workers == ["witness"]
+    assert not recall.done()
     with pytest.raises(Unavailable):
         pages.write([PageRef(1, 11)], [filled(3)])
 
     finish.set()
     await write
+    await recall
     assert await lost.next() == "prefill-1"
     assert arena.pages[:, 0].tolist() == [3, 0, 0, 0]
 
