@@ -16,7 +16,6 @@ from paceline.bus.endpoint import ServedEndpoint
 from paceline.bus.identity import Identity
 from paceline.bus.interface import Bus, Delivery, Handler, Subscription
 from paceline.contracts.codec import encode
-from paceline.contracts.errors import PacelineError
 from paceline.contracts.messages import Load
 from paceline.contracts.subjects import Endpoint
 
@@ -103,8 +102,8 @@ class MicroService:
         async def answer(delivery: Delivery) -> None:
             try:
                 await self._bus.publish(delivery.reply, encode(reply()))
-            except PacelineError as e:
-                log.warning("reply_lost", subject=delivery.subject, error=e.message)
+            except Exception:
+                log.exception("description_failed", subject=delivery.subject)
 
         return answer
 

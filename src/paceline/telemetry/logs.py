@@ -14,14 +14,22 @@ LogFormat: TypeAlias = Literal["json", "console"]
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 
 
-def configure(level: LogLevel, fmt: LogFormat) -> None:
-    """Write structlog and stdlib records of `level` and above as JSON lines or for a terminal."""
+def configure(level: LogLevel, fmt: LogFormat, *, worker: str = "") -> None:
+    """Write structlog and stdlib records of `level` and above as JSON lines or for a terminal.
+
+    `worker` goes into every line of every thread, which a context variable would not.
+    """
+
+    def add_worker(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+        return {**event, "worker": worker} if worker else event
+
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_logger_name,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         add_trace_ids,
+        add_worker,
     ]
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(

@@ -1,6 +1,7 @@
 """OpenTelemetry traces: ids always, spans exported only where OTEL_EXPORTER_OTLP_ENDPOINT points."""
 
 import os
+import threading
 from collections.abc import Mapping
 
 from opentelemetry import trace
@@ -17,8 +18,9 @@ _FLUSH_S = 3.0
 _propagator = TraceContextTextMapPropagator()
 
 
-def configure(service_name: str) -> None:
-    """Set the process's tracer up, once. OTEL_* variables mean what they mean everywhere.
+def configure(service_name: str, *, instance: str = "") -> None:
+    """Set the process's tracer up, once; `instance` tells the workers of a service apart. OTEL_* variables mean what
+    they mean everywhere.
 
     Without an endpoint nothing is recorded, but traces still have ids (23 us a request), so that logs of all
     services can be joined.
@@ -30,10 +32,20 @@ def configure(service_name: str) -> None:
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    resource = Resource.create({"service.name": service_name})
+    resource = Resource.create({"service.name": service_name, "service.instance.id": instance})
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(), max_queue_size=_QUEUE))
     trace.set_tracer_provider(provider)
+
+
+def shutdown() -> None:
+    """Export what is left, for at most `_FLUSH_S` seconds, and stop. Blocks."""
+    provider = trace.get_tracer_provider()
+    if isinstance(provider, TracerProvider):
+        # The SDK would wait for 30 seconds when nobody answers.
+        flush = threading.Thread(target=provider.shutdown, daemon=True)
+        flush.start()
+        flush.join(_FLUSH_S)
 
 
 def tracer() -> trace.Tracer:
