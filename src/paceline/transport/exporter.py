@@ -77,6 +77,10 @@ class Exporter:
         if self._path.exists() and self._path.stat().st_ino == self._inode:
             self._path.unlink()
 
+    def has_peer(self, worker: str) -> bool:
+        """Whether a process of `worker` may have the arena mapped."""
+        return any(peer.hello.worker == worker for peer in self._peers)
+
     async def recall(self, worker: str) -> None:
         """Make `worker` unmap the arena; returns when each mapping that it had at the call is gone."""
         peers = [p for p in self._peers if p.hello.worker == worker]

@@ -93,6 +93,9 @@ class Transport(Protocol):
         it.
         """
 
+    def has_peer(self, worker: str) -> bool:
+        """Whether a process of `worker` has this worker's arena mapped, so that bytes of it may land."""
+
     async def recall(self, worker: str) -> None:
         """Have `worker` unmap this worker's arena, and wait until it has, which takes as long as it lives
         when it hangs. Afterwards no copy that began before the call can land. The peer may connect again;

@@ -71,6 +71,9 @@ class ShmTransport:
             self._mappings[params] = pages
             return pages
 
+    def has_peer(self, worker: str) -> bool:
+        return self._exporter is not None and self._exporter.has_peer(worker)
+
     async def recall(self, worker: str) -> None:
         if self._exporter is not None:
             await self._exporter.recall(worker)

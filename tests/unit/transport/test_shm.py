@@ -176,8 +176,12 @@ async def test_an_owner_that_never_answers_is_unavailable(
 
 async def test_the_owner_hears_when_a_mapping_closes(owner: ShmTransport, peer: ShmTransport) -> None:
     lost = Lost(owner)
-    (await peer.connect(owner.params)).close()
+    assert not owner.has_peer("prefill-1")
+    pages = await peer.connect(owner.params)
+    assert owner.has_peer("prefill-1")
+    pages.close()
     assert await lost.next() == "prefill-1"
+    assert not owner.has_peer("prefill-1")
 
 
 def mapped_arenas() -> int:
