@@ -198,12 +198,11 @@ class CachedTokens(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class Timings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Seconds that one leg spent in each stage."""
+    """Seconds that the prompt spent in each stage."""
 
     queue: float = 0.0
     store: float = 0.0
     compute: float = 0.0
-    handoff: float = 0.0
 
 
 class Started(Message, frozen=True, tag="started"):
@@ -218,7 +217,8 @@ class Started(Message, frozen=True, tag="started"):
 
 
 class Done(Message, frozen=True, tag="done"):
-    """Terminal: all tokens of the attempt were published, `tokens` of them since the prompt."""
+    """Terminal: output tokens [0, `tokens`) of the request were published, over all attempts. `compute` seconds in
+    `steps` steps; `handoff` seconds from the first token until decode had its pages."""
 
     request_id: str
     attempt: int
@@ -229,6 +229,7 @@ class Done(Message, frozen=True, tag="done"):
     accepted: int = 0
     steps: int = 0
     compute: float = 0.0
+    handoff: float = 0.0
     v: int = VERSION
 
 
@@ -266,12 +267,14 @@ class Commit(Message, frozen=True, tag="commit"):
     """All pages are written: `tokens` positions have KV. `digests` are xxh3-128 of each pushed page, in order.
 
     `first_token` continues the prompt; with `finish_reason` it also ended the request and decode only releases.
-    Sampling needs no other state, because its random numbers are counted by position.
+    Sampling needs no other state, because its random numbers are counted by position. `sampled_at` (UNIX seconds) is
+    when the first token was there.
     """
 
     transfer_id: str
     tokens: int
     first_token: int
+    sampled_at: float
     pages: list[PageRef]
     digests: list[bytes]
     finish_reason: FinishReason | None = None

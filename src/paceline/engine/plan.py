@@ -52,15 +52,16 @@ class Advance:
     """What a step did for one sequence.
 
     `tokens` are new output tokens, the first of which is output token number `index`. `computed` positions have KV.
-    `full` are pages that became full, with their content hashes. With `finish_reason` the sequence has ended.
+    `full` are pages that became full, with their content hashes. `compute` are seconds of steps so far. With
+    `finish_reason` the sequence has ended.
     """
 
     sequence: Sequence
-    first_step: bool
     index: int
     tokens: tuple[int, ...]
     computed: int
     full: tuple[tuple[bytes, PageRef], ...]
+    compute: float
     finish_reason: FinishReason | None
 
 

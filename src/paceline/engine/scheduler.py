@@ -57,6 +57,7 @@ class Scheduler:
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence. A `remote` one is FILLING as soon as there is room, and runs after `join`."""
         sequence.hash_full_pages()
+        sequence.state = State.WAITING
         self._waiting.append(sequence)
 
     def join(self, sequence: Sequence, first_token: int) -> None:
@@ -281,7 +282,6 @@ class Scheduler:
         seconds: float,
     ) -> Advance:
         sequence = entry.sequence
-        first_step = sequence.steps == 0
         sequence.steps += 1
         sequence.compute += seconds
         index = sequence.output_tokens

@@ -13,6 +13,7 @@ from paceline.engine.sampling import History, needs_history
 
 
 class State(Enum):
+    NEW = "new"  # unknown to the scheduler
     WAITING = "waiting"  # holds no pages
     FILLING = "filling"  # holds pages that a prefill worker writes
     RUNNING = "running"  # in the batch
@@ -44,7 +45,7 @@ class Sequence:
     arrival: float
     remote: bool = False  # pages come from a prefill worker
     hold: bool = False  # keep the pages when finished, until released
-    state: State = State.WAITING
+    state: State = State.NEW
     computed: int = 0
     pages: npt.NDArray[np.int32] = field(init=False)  # [pages_for(limit)], of which `held` are in use
     tags: npt.NDArray[np.uint64] = field(init=False)  # the tag that each page bore when it was taken

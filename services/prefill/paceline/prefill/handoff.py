@@ -1,0 +1,149 @@
+"""The prefill side of one handoff: pages leave for the decode worker as they are computed."""
+
+import asyncio
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import structlog
+
+from paceline.bus import rpc
+from paceline.contracts import subjects
+from paceline.contracts.errors import InvalidRequest, PacelineError, Unavailable
+from paceline.contracts.hashing import PAGE_TOKENS
+from paceline.contracts.messages import Admit, Commit, FinishReason, PageRef, Withdraw
+from paceline.engine.sequence import pages_for
+from paceline.runtime.context import Context
+from paceline.transport.interface import RemotePages
+from paceline.worker.attempts import Attempt
+from paceline.worker.host import EngineHost
+from paceline.worker.pagestore import digest
+
+log = structlog.get_logger(__name__)
+
+ADMIT_S = 30.0
+"""How long computed pages are parked for a decode worker that does not admit them."""
+
+COMMIT_S = 5.0
+
+
+class Handoff:
+    """Pushes the pages of one attempt. `run` ends when decode has them, or raises why it cannot."""
+
+    def __init__(
+        self,
+        context: Context,
+        host: EngineHost,
+        copier: ThreadPoolExecutor,
+        attempt: Attempt,
+        transfer_id: str,
+    ) -> None:
+        self.attempt = attempt
+        self.transfer_id = transfer_id
+        self._context = context
+        self._host = host
+        self._copier = copier
+        self._admit: asyncio.Future[Admit] = asyncio.get_running_loop().create_future()
+        self._changed = asyncio.Event()
+        self._computed = 0
+        self._first_token: int | None = None
+        self._finish_reason: FinishReason | None = None
+        self._sampled_at = 0.0
+        self._writing: Future[list[bytes]] | None = None
+
+    @property
+    def decode_worker(self) -> str | None:
+        """Who admitted, if anybody has."""
+        return self._admit.result().worker if self._admit.done() and not self._admit.cancelled() else None
+
+    def admit(self, message: Admit) -> None:
+        """Decode has room. A repeated message changes nothing. Raises `InvalidRequest` for pages of another profile."""
+        if message.profile_id != self._host.profile_id:
+            raise InvalidRequest("the decode worker's pages have another KV profile")
+        if not self._admit.done():
+            self._admit.set_result(message)
+            self._changed.set()
+
+    def progress(self, computed: int, first_token: int | None, finish_reason: FinishReason | None) -> None:
+        """`computed` positions have KV; with `first_token` that is the whole prompt."""
+        self._computed = computed
+        if first_token is not None:
+            self._first_token, self._finish_reason, self._sampled_at = first_token, finish_reason, time.time()
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Push until everything is committed. Raises `PacelineError`."""
+        admit = await self._admitted()
+        remote = await self._host.transport.connect(admit.transfer)
+        digests: list[bytes] = []
+        sent = admit.resident
+        while True:
+            ready = self._ready_pages()
+            if ready > sent:
+                digests += await self._push(
+                    remote, admit.pages[sent - admit.resident : ready - admit.resident], sent
+                )
+                sent = ready
+            elif self._first_token is not None:
+                break
+            else:
+                await self._changed.wait()
+                self._changed.clear()
+        await self._commit(admit, digests)
+
+    async def stop(self) -> None:
+        """Wait until no byte of this handoff can still land. Comes after `run` was cancelled."""
+        if self._writing is not None:
+            await asyncio.wait([asyncio.wrap_future(self._writing)])
+
+    async def withdraw(self, error: PacelineError) -> None:
+        """Tell decode that nothing will come."""
+        if self.decode_worker is None:
+            return
+        await self.stop()
+        message = Withdraw(transfer_id=self.transfer_id, code=error.code, message=error.message)
+        try:
+            await rpc.call(self._context.bus, subjects.WITHDRAW, "decode", self.decode_worker, message)
+        except PacelineError as unheard:
+            log.info("withdraw_unheard", transfer_id=self.transfer_id, error=unheard.message)
+
+    async def _admitted(self) -> Admit:
+        """Wait as long as the prompt computes, and `ADMIT_S` longer."""
+        while not self._admit.done():
+            timeout = ADMIT_S if self._first_token is not None else None
+            try:
+                async with asyncio.timeout(timeout):
+                    await self._changed.wait()
+            except TimeoutError:
+                raise Unavailable(f"no decode worker admitted the handoff within {ADMIT_S:g} s") from None
+            self._changed.clear()
+        return self._admit.result()
+
+    def _ready_pages(self) -> int:
+        """Pages whose content is final: full ones, and the last one when the prompt is done."""
+        return self._computed // PAGE_TOKENS if self._first_token is None else pages_for(self._computed)
+
+    async def _push(self, remote: RemotePages, refs: list[PageRef], first: int) -> list[bytes]:
+        sequence = self.attempt.sequence
+        pages = [self._host.arena.pages[page] for page in sequence.pages[first : first + len(refs)]]
+
+        def copy() -> list[bytes]:
+            remote.write(refs, pages)
+            return [digest(page.data) for page in pages]
+
+        self._writing = self._copier.submit(copy)
+        # Cancelling must not lose sight of the copy, which goes on in its thread: `stop` waits for it.
+        return await asyncio.shield(asyncio.wrap_future(self._writing))
+
+    async def _commit(self, admit: Admit, digests: list[bytes]) -> None:
+        if self._first_token is None:
+            raise ValueError("a handoff is committed before its first token")
+        commit = Commit(
+            transfer_id=self.transfer_id,
+            tokens=self._computed,
+            first_token=self._first_token,
+            sampled_at=self._sampled_at,
+            pages=admit.pages[: len(digests)],
+            digests=digests,
+            finish_reason=self._finish_reason,
+        )
+        await rpc.call(self._context.bus, subjects.COMMIT, "decode", admit.worker, commit, timeout=COMMIT_S)

@@ -1,0 +1,151 @@
+"""A worker's engine with its pages: loads, plans memory, runs the thread, serves the arena."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from paceline.contracts.errors import ContextTooLong
+from paceline.contracts.hashing import PAGE_TOKENS
+from paceline.contracts.messages import Load, ModelInfo, Work
+from paceline.engine.pages import NoTags, PagePool, PageTags
+from paceline.engine.plan import StepResult
+from paceline.engine.registry import open_engine
+from paceline.engine.scheduler import Limits, Scheduler
+from paceline.engine.sequence import Sequence
+from paceline.engine.thread import EngineThread
+from paceline.model.files import locate
+from paceline.runtime.context import Context
+from paceline.transport.arena import Arena
+from paceline.transport.shm import ShmTransport
+from paceline.worker.memory import free_memory, plan_pages
+from paceline.worker.settings import WorkerSettings
+
+log = structlog.get_logger(__name__)
+
+
+class EngineHost:
+    """Everything below the messages. `thread`, `arena` and `transport` exist from `start` to `close`."""
+
+    thread: EngineThread
+    arena: Arena
+    transport: ShmTransport
+
+    def __init__(self, context: Context, settings: WorkerSettings) -> None:
+        files = locate(settings.model) if settings.model else None
+        self._settings = settings
+        self._identity = context.identity
+        self._name = settings.model_name or (files.name if files else "fake")
+        self._engine = open_engine(
+            settings.engine,
+            files,
+            dtype=settings.dtype,
+            kv_dtype=settings.kv_dtype,
+            device=settings.device,
+            threads=settings.threads,
+            step_s=settings.fake_step_s,
+        )
+        self.profile_id = self._engine.layout.profile_id(self._engine.fingerprint)
+        self.page_bytes = self._engine.layout.page_bytes
+
+    async def start(self, on_step: Callable[[StepResult], None]) -> None:
+        """Load the weights, take the pages, and be ready for sequences."""
+        began = time.monotonic()
+        await asyncio.to_thread(self._engine.load, _log_progress())
+        pages = plan_pages(self.page_bytes, self._settings.kv_bytes, free_memory())
+        self.arena = Arena.create(pages, self.page_bytes)
+        self._engine.bind(self.arena.pages)
+        tracker = PageTags(self.arena.tags) if self._settings.kv_integrity == "on" else NoTags()
+        self._pool = PagePool(pages, tracker)
+        limits = Limits(self._settings.step_tokens, self._settings.max_sequences)
+        self._scheduler = Scheduler(self._pool, self._engine.vocab, limits)
+        self.thread = EngineThread(self._engine, self._scheduler, on_step)
+        self.thread.start()
+        self.transport = ShmTransport(
+            self.arena, Path(self._settings.run_dir), self._identity.worker, self._identity.incarnation
+        )
+        await self.transport.start()
+        log.info("engine_ready", model=self._name, pages=pages, seconds=round(time.monotonic() - began, 3))
+
+    async def close(self) -> None:
+        await self.transport.close()
+        await self.thread.stop()
+        self._engine.close()
+        self.arena.close()
+
+    def model(self) -> ModelInfo:
+        return ModelInfo(
+            name=self._name,
+            context=self._engine.context,
+            profile_id=self.profile_id,
+            page_bytes=self.page_bytes,
+            engine=self._engine.name,
+        )
+
+    def load(self) -> Load:
+        """The engine's part of a beacon: racy reads of counters that only the engine thread changes."""
+        if not hasattr(self, "thread"):
+            return Load()
+        pace = self.thread.pace
+        return Load(
+            running=self._scheduler.sequences - self._scheduler.waiting,
+            waiting=self._scheduler.waiting,
+            queued_tokens=self._scheduler.queued_tokens,
+            pages_used=self._pool.used,
+            pages_cached=self._pool.cached,
+            pages_total=self._pool.total,
+            tokens_per_s=pace.tokens_per_s,
+            prefill_tokens_per_s=pace.prefill_tokens_per_s,
+            step_s=pace.step_s,
+        )
+
+    def limit(self, work: Work) -> int:
+        """Tokens, prompt included, at which the request ends with reason "length" if nothing else ends it."""
+        return min(len(work.prompt) + work.sampling.max_tokens, self._engine.context)
+
+    def new_sequence(
+        self, work: Work, *, max_output: int | None = None, remote: bool = False, hold: bool = False
+    ) -> Sequence:
+        """A sequence for `work`, which ends after `max_output` new tokens if that is given.
+
+        Raises `ContextTooLong` when it could never run here, before anything is taken for it.
+        """
+        tokens = work.prompt + work.output
+        room = min(self._engine.context, self._pool.total * PAGE_TOKENS)
+        if len(tokens) >= room:
+            raise ContextTooLong(
+                f"this worker's maximum context length is {room} tokens, and {len(tokens)} are to be continued"
+            )
+        limit = min(self.limit(work), room)
+        if max_output is not None:
+            limit = min(limit, len(tokens) + max_output)
+        stop = frozenset(work.sampling.stop_token_ids)
+        return Sequence(
+            request_id=work.request_id,
+            attempt=work.attempt,
+            tokens=tokens,
+            prompt_tokens=len(work.prompt),
+            sampling=work.sampling,
+            salt=work.salt,
+            limit=limit,
+            stop=stop if work.sampling.ignore_eos else stop | self._engine.eos_token_ids,
+            arrival=time.monotonic(),
+            remote=remote,
+            hold=hold,
+        )
+
+
+def _log_progress() -> Callable[[int, int], None]:
+    """Logs each further quarter of the weights."""
+    logged = 0
+
+    def progress(done: int, total: int) -> None:
+        nonlocal logged
+        quarter = 4 * done // max(total, 1)
+        if quarter > logged:
+            logged = quarter
+            log.info("weights_loading", done=done, total=total)
+
+    return progress

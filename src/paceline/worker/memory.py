@@ -1,0 +1,30 @@
+"""How many pages a worker takes: decided once, before the first request."""
+
+from pathlib import Path
+
+from paceline.contracts.errors import InvalidRequest
+
+_MIN_PAGES = 4
+
+
+def free_memory() -> int:
+    """Bytes that can be had without swapping."""
+    for row in Path("/proc/meminfo").read_text().splitlines():
+        if row.startswith("MemAvailable:"):
+            return int(row.split()[1]) * 1024
+    raise InvalidRequest("/proc/meminfo has no MemAvailable")
+
+
+def plan_pages(page_bytes: int, wanted_bytes: int, free_bytes: int) -> int:
+    """Pages in `wanted_bytes`, or in a quarter of `free_bytes` where that is less.
+
+    Raises `InvalidRequest` when that is no useful pool.
+    """
+    pages = min(wanted_bytes, free_bytes // 4) // page_bytes
+    if pages < _MIN_PAGES:
+        raise InvalidRequest(
+            f"a page needs {page_bytes} bytes; {wanted_bytes} wanted and {free_bytes} free bytes hold {pages} pages, "
+            f"at least {_MIN_PAGES} are needed",
+            param="PACELINE_KV_BYTES",
+        )
+    return pages

@@ -1,0 +1,26 @@
+"""Settings that prefill and decode workers share; `runtime.config.read` fills them from PACELINE_* variables."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    """`model` is a GGUF file or a Hugging Face directory; the fake engine needs none. `kv_bytes` bounds the page pool,
+    which never takes more than a quarter of free memory. `run_dir` is shared by all workers of a host."""
+
+    run_dir: Path
+    kv_bytes: int
+    model: str | None = None
+    model_name: str | None = None
+    engine: Literal["torch", "fake"] = "torch"
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    kv_dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    device: str = "cpu"
+    threads: int = os.cpu_count() or 1
+    step_tokens: int = 256
+    max_sequences: int = 64
+    kv_integrity: Literal["on", "off"] = "on"
+    fake_step_s: float = 0.0  # how long a step of the fake engine takes
