@@ -63,10 +63,6 @@ class Exporter:
         self._inode = self._path.stat().st_ino
         self._spawn(self._accept(self._listener))
 
-    def has_peer(self, worker: str) -> bool:
-        """Whether any life of `worker` holds the descriptor."""
-        return any(peer == worker for peer, _ in self._connections)
-
     async def close(self) -> None:
         """Refuse new peers and drop the present ones, without calling them lost."""
         if self._listener is None:

@@ -102,9 +102,4 @@ class Transport(Protocol):
         its copies that the recall met raise `Unavailable`.
         """
 
-    def has_peer(self, worker: str) -> bool:
-        """Whether a process of that worker has this worker's arena mapped. One that maps it later sees the tags of
-        that time.
-        """
-
     async def close(self) -> None: ...

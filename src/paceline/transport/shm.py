@@ -58,9 +58,6 @@ class ShmTransport:
     def on_peer_lost(self, callback: Callable[[str], None]) -> None:
         self._lost_callbacks.append(callback)
 
-    def has_peer(self, worker: str) -> bool:
-        return self._exporter is not None and self._exporter.has_peer(worker)
-
     async def connect(self, params: ShmTransfer) -> ShmPages:
         # One owner that hangs must not keep others from connecting, hence a lock per socket.
         async with self._connecting.setdefault(params.socket, asyncio.Lock()):
