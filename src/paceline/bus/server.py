@@ -34,9 +34,15 @@ class NatsServer:
     """
 
     def __init__(self) -> None:
+        self.port = 0
         self.token = secrets.token_hex(16)
         self._process: asyncio.subprocess.Process | None = None
         self._pump: asyncio.Task[None] | None = None
+
+    @property
+    def url(self) -> str:
+        """Where the running server listens, token included."""
+        return f"nats://{self.token}@127.0.0.1:{self.port}"
 
     @property
     def pid(self) -> int:
@@ -73,14 +79,14 @@ class NatsServer:
         self._pump = asyncio.create_task(_pump(self._process, listening), name="nats-server log")
         try:
             async with asyncio.timeout(_START_S):
-                port = await listening
+                self.port = await listening
         except TimeoutError:
             await self.stop()
             raise Unavailable(f"nats-server does not listen after {_START_S:g} s") from None
         except Unavailable:
             await self.stop()
             raise
-        return f"nats://{self.token}@127.0.0.1:{port}"
+        return self.url
 
     async def stop(self) -> None:
         """End the server, if it runs."""
