@@ -7,7 +7,7 @@ from typing import cast
 from paceline.model.config import Family, LinearRope, Llama3Rope, ModelConfig, RopeScaling, YarnRope
 from paceline.model.fields import Fields, read_json
 
-_FAMILIES = ("llama", "qwen2", "qwen3")
+FAMILIES = ("llama", "qwen2", "qwen3")
 _THETA = 10000.0
 
 
@@ -15,8 +15,8 @@ def read(directory: Path) -> ModelConfig:
     """Raises `InvalidRequest` for a model that this program cannot run."""
     fields = read_json(directory / "config.json")
     family = fields.text("model_type")
-    if family not in _FAMILIES:
-        raise fields.refuse(f"model_type {family!r} is none of {', '.join(_FAMILIES)}")
+    if family not in FAMILIES:
+        raise fields.refuse(f"model_type {family!r} is none of {', '.join(FAMILIES)}")
     _refuse_variants(fields, family)
     heads = fields.count("num_attention_heads")
     hidden = fields.count("hidden_size")
@@ -49,6 +49,11 @@ def eos_ids(directory: Path) -> frozenset[int]:
     ids = read_json(directory / "config.json").ids("eos_token_id")
     generation = directory / "generation_config.json"
     return ids | read_json(generation).ids("eos_token_id") if generation.exists() else ids
+
+
+def yarn_attention_factor(factor: float) -> float:
+    """What YaRN scales cosine and sine by when a file does not say."""
+    return 0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
 def _refuse_variants(fields: Fields, family: str) -> None:
@@ -86,12 +91,11 @@ def _yarn(rope: Fields, context: int) -> YarnRope:
         if key in rope:
             raise rope.refuse(f"yarn with {key} is not supported")
     factor = rope.number("factor")
-    default = 0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0
     return YarnRope(
         factor=factor,
         original_context=rope.count("original_max_position_embeddings", context),
         beta_fast=rope.number("beta_fast", 32.0),
         beta_slow=rope.number("beta_slow", 1.0),
-        attention_factor=rope.number("attention_factor", default),
+        attention_factor=rope.number("attention_factor", yarn_attention_factor(factor)),
         truncate=rope.flag("truncate", True),
     )

@@ -56,6 +56,12 @@ class Fields:
             raise self._wrong(key, value, "a token id or a list of them")
         return frozenset(ids)
 
+    def texts(self) -> list[str]:
+        """All values, which must be strings."""
+        if not all(isinstance(v, str) for v in self._values.values()):
+            raise InvalidRequest(f"{self._source}: expected strings only")
+        return list(self._values.values())
+
     def section(self, key: str) -> "Fields":
         """A nested mapping; empty when absent."""
         value = self._get(key, {})

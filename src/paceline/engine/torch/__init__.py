@@ -1,0 +1,1 @@
+"""The reference engine: every model, on whatever device PyTorch runs on."""

@@ -1,0 +1,94 @@
+"""Safetensors, read by mapping them: the headers now, tensors as views of the files.
+
+    file = header length u64, little-endian | header JSON {name: {dtype, shape, data_offsets}} | data
+"""
+
+import json
+import mmap
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+import numpy as np
+
+from paceline.contracts.errors import InvalidRequest
+from paceline.model.fields import read_json
+from paceline.model.stored import ROW_FORMATS, StoredTensor
+
+_INDEX = "model.safetensors.index.json"
+_DTYPES = ("F32", "F16", "BF16")
+# The limit of the format's own library.
+_MAX_HEADER = 100_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """`start` and `stop` count from the beginning of the file."""
+
+    path: Path
+    file: mmap.mmap
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+
+class SafetensorsDirectory:
+    """All tensors of a model, in one file or several shards; views keep the mappings alive."""
+
+    def __init__(self, directory: Path) -> None:
+        """Raises `InvalidRequest` for files that are missing or damaged."""
+        self.path = directory
+        self._entries = {name: entry for path in _shards(directory) for name, entry in _read_header(path).items()}
+
+    def tensor(self, name: str) -> StoredTensor:
+        """A tensor's bytes. Raises `InvalidRequest` when it is absent, cut off, or neither F32, F16 nor BF16."""
+        if (entry := self._entries.get(name)) is None:
+            raise InvalidRequest(f"{self.path}: tensor {name} is missing")
+        if entry.dtype not in _DTYPES:
+            raise InvalidRequest(f"{entry.path}: tensor {name} has type {entry.dtype}, none of {', '.join(_DTYPES)}")
+        size = prod(entry.shape) * ROW_FORMATS[entry.dtype][1]
+        if entry.stop - entry.start != size or entry.stop > len(entry.file):
+            raise InvalidRequest(f"{entry.path} is truncated or damaged: tensor {name} does not fit")
+        data = np.frombuffer(entry.file, np.uint8, size, entry.start).reshape(prod(entry.shape[:-1]), -1)
+        return StoredTensor(entry.dtype, entry.shape, data)
+
+
+def _shards(directory: Path) -> list[Path]:
+    index = directory / _INDEX
+    if not index.exists():
+        return sorted(directory.glob("*.safetensors"))
+    names = read_json(index).section("weight_map").texts()
+    if any(Path(name).name != name for name in names):
+        raise InvalidRequest(f"{index} names files outside its directory")
+    return [directory / name for name in sorted(set(names))]
+
+
+def _read_header(path: Path) -> dict[str, _Entry]:
+    try:
+        with path.open("rb") as f:
+            file = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as e:
+        raise InvalidRequest(f"{path} cannot be read: {e}") from e
+    length = int.from_bytes(file[:8], "little")
+    if len(file) < 8 or length > min(_MAX_HEADER, len(file) - 8):
+        raise InvalidRequest(f"{path} is damaged or no safetensors file")
+    try:
+        header = json.loads(file[8 : 8 + length])
+        return {
+            name: _Entry(path, file, *_parse_entry(fields, 8 + length))
+            for name, fields in header.items()
+            if name != "__metadata__"
+        }
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as e:
+        raise InvalidRequest(f"{path} is damaged or no safetensors file: {e!r}") from e
+
+
+def _parse_entry(fields: dict[str, object], base: int) -> tuple[str, tuple[int, ...], int, int]:
+    dtype, shape, offsets = fields["dtype"], fields["shape"], fields["data_offsets"]
+    if not isinstance(dtype, str) or not isinstance(shape, list) or not isinstance(offsets, list):
+        raise TypeError("an entry is not {dtype, shape, data_offsets}")
+    start, stop = offsets
+    if not all(type(n) is int and n >= 0 for n in (*shape, start, stop)) or 0 in shape:
+        raise ValueError("an entry has an empty shape or a broken number")
+    return dtype, tuple(shape), base + start, base + stop
