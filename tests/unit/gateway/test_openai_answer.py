@@ -16,7 +16,7 @@ STARTED = Started(
     attempt=1,
     worker="p",
     cached=CachedTokens(device=64, host=128),
-    timings=Timings(queue=0.25, store=0.5, compute=1.0, handoff=2.0),
+    timings=Timings(queue=0.25, store=0.5, compute=1.0),
 )
 
 
@@ -31,6 +31,7 @@ def done(drafted: int = 0, accepted: int = 0) -> Done:
         accepted=accepted,
         steps=4,
         compute=0.5,
+        handoff=2.0,
     )
 
 

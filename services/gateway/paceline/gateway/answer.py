@@ -46,7 +46,7 @@ class Usage:
             "queue": self.queue_s + timings.queue,
             "store": timings.store,
             "prefill": timings.compute,
-            "handoff": timings.handoff,
+            "handoff": self.done.handoff if self.done else 0.0,
             "decode_step": self.done.compute / steps if self.done and steps else 0.0,
         }
 
