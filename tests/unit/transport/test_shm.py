@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.helpers import until
 
 from paceline.contracts.errors import InvalidRequest, ProtocolError, Unavailable
 from paceline.contracts.messages import PageRef, ShmTransfer
@@ -197,8 +198,7 @@ async def test_the_memory_of_a_dead_owner_is_let_go(
     pages = await peer.connect(owner.params)
     assert mapped_arenas() == own + 2
     await owner.close()
-    while mapped_arenas() > own:  # noqa: ASYNC110 - nothing tells when the kernel has unmapped
-        await asyncio.sleep(0)
+    await until(lambda: mapped_arenas() == own)
     assert pages.lost
 
 

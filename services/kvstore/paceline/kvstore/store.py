@@ -75,11 +75,12 @@ class Usage:
 class Store:
     """The index of one arena. Times are in seconds of any steady clock."""
 
-    def __init__(self, tags: Tags, life: str, *, ttl_s: float) -> None:
-        """Owns every page of `tags`, uint64 [pages]. `life` prefixes lease ids, so that those of an earlier
-        store mean nothing to this one.
+    def __init__(self, tags: Tags, life: str, *, ttl_s: float, counters: Counter[str] | None = None) -> None:
+        """Owns every page of `tags`, uint64 [pages], and counts into `counters`. `life` prefixes lease ids,
+        so that those of an earlier store mean nothing to this one.
         """
-        self.counters: Counter[str] = Counter(hits=0, misses=0, stored=0, evicted=0, damaged=0)
+        self.counters = Counter[str]() if counters is None else counters
+        self.counters.update(dict.fromkeys(("hits", "misses", "stored", "evicted", "damaged"), 0))
         self._tags = tags
         self._ttl_s = ttl_s
         self._lease_ids = (f"{life}-{n}" for n in count())
