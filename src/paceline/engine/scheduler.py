@@ -285,7 +285,7 @@ class Scheduler:
         sequence.steps += 1
         sequence.compute += seconds
         index = sequence.output_tokens
-        sequence.computed += entry.rows
+        sequence.computed += entry.own
         if entry.samples:
             self._extend(entry, logits, sample, moves)
         published = sequence.published
@@ -299,7 +299,7 @@ class Scheduler:
         )
         tokens = tuple(sequence.tokens[sequence.prompt_tokens + index :])
         advance = Advance(
-            sequence, first_step, index, tokens, sequence.computed, full, sequence.finish_reason
+            sequence, index, tokens, sequence.computed, full, sequence.compute, sequence.finish_reason
         )
         if sequence.finish_reason is not None:
             self._finish(sequence)

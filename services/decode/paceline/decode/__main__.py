@@ -8,8 +8,7 @@ from paceline.runtime.run import run
 
 
 def main() -> None:
-    settings = read(Settings, os.environ)
-    run("decode", "generates tokens in a continuous batch", lambda context: DecodeService(context, settings))
+    run("decode", "generates tokens in a continuous batch", lambda context: DecodeService(context, read(Settings, os.environ)))
 
 
 if __name__ == "__main__":

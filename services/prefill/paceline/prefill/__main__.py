@@ -17,12 +17,7 @@ class Settings(WorkerSettings):
 
 
 def main() -> None:
-    settings = read(Settings, os.environ)
-    run(
-        "prefill",
-        "runs prompts and hands their KV pages to decode workers",
-        lambda context: PrefillService(context, settings),
-    )
+    run("prefill", "runs prompts and hands their KV pages to decode workers", lambda context: PrefillService(context, read(Settings, os.environ)))
 
 
 if __name__ == "__main__":
