@@ -26,6 +26,9 @@ class Subscription(Protocol):
     async def unsubscribe(self) -> None:
         """Stop at once; messages that were not handled yet are dropped."""
 
+    async def drain(self) -> None:
+        """Handle what was sent before, then stop. Senders learn at once that nobody listens any more."""
+
 
 class Bus(Protocol):
     """Connected for life: after a server restart it reconnects, and publishes of the gap are buffered."""

@@ -74,6 +74,11 @@ class MemorySubscription(Subscription):
         if self in self._broker.subscriptions:
             self._broker.subscriptions.remove(self)
 
+    async def drain(self) -> None:
+        # Whatever was enqueued before is handled in this turn of the loop.
+        await asyncio.sleep(0)
+        await self.unsubscribe()
+
 
 class MemoryBus(Bus):
     """One client of a `MemoryBroker`."""
@@ -119,11 +124,9 @@ class MemoryBus(Bus):
         return subscription
 
     async def close(self) -> None:
-        # Whatever was enqueued before is handled in this turn of the loop.
-        await asyncio.sleep(0)
-        self._closed = True
         for subscription in self._subscriptions:
-            await subscription.unsubscribe()
+            await subscription.drain()
+        self._closed = True
 
     def _send(self, delivery: Delivery) -> bool:
         self._check_open()

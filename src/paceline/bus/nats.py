@@ -122,7 +122,7 @@ class NatsBus(Bus):
             await self._client.flush(_FLUSH_S)
         except errors.Error as e:
             raise Unavailable(f"cannot subscribe to {subject}: {e}") from e
-        return _NatsSubscription(subscription)
+        return _NatsSubscription(self._client, subscription)
 
     async def close(self) -> None:
         self._life = "closing"
@@ -170,7 +170,8 @@ class NatsBus(Bus):
 
 
 class _NatsSubscription(Subscription):
-    def __init__(self, subscription: NatsPySubscription) -> None:
+    def __init__(self, client: Client, subscription: NatsPySubscription) -> None:
+        self._client = client
         self._subscription = subscription
 
     async def unsubscribe(self) -> None:
@@ -179,6 +180,16 @@ class _NatsSubscription(Subscription):
         except (errors.ConnectionClosedError, errors.ConnectionDrainingError, errors.BadSubscriptionError):
             # It has ended already, with its connection or before.
             return
+
+    async def drain(self) -> None:
+        # While the server is away nothing can come from it, and nats-py would wait for its answer.
+        if not self._client.is_connected:
+            await self.unsubscribe()
+            return
+        try:
+            await self._subscription.drain()  # type: ignore[no-untyped-call]
+        except errors.Error:
+            await self.unsubscribe()
 
 
 def _delivery(message: Msg) -> Delivery:

@@ -75,7 +75,8 @@ class MicroService:
 
     async def drain(self) -> None:
         """Take no more requests and wait for those that run. $SRV is answered until `close`."""
-        await _unsubscribe(self._endpoints)
+        endpoints, self._endpoints = self._endpoints, []
+        await asyncio.gather(*(subscription.drain() for subscription in endpoints))
         while self._running:
             await asyncio.wait(self._running)
 
