@@ -27,7 +27,9 @@ def read(path: Path) -> ModelConfig:
     hidden = fields.count("embedding_length")
     head_dim = fields.count("attention.key_length", hidden // heads)
     if {head_dim} != {fields.count(k, head_dim) for k in ("attention.value_length", "rope.dimension_count")}:
-        raise fields.refuse(f"heads of {head_dim} with values or rotary parts of another width are not supported")
+        raise fields.refuse(
+            f"heads of {head_dim} with values or rotary parts of another width are not supported"
+        )
     context = fields.count("context_length")
     return ModelConfig(
         family=cast(Family, family),
@@ -53,7 +55,9 @@ def read(path: Path) -> ModelConfig:
 def eos_ids(file: GgufFile) -> frozenset[int]:
     """Every token that ends an answer: the end of a text, of a turn, of a message."""
     fields = Fields(file.metadata, file.path)
-    return frozenset().union(*(fields.ids(f"tokenizer.ggml.{kind}_token_id") for kind in ("eos", "eot", "eom")))
+    return frozenset().union(
+        *(fields.ids(f"tokenizer.ggml.{kind}_token_id") for kind in ("eos", "eot", "eom"))
+    )
 
 
 def _scaling(file: GgufFile, fields: Fields, head_dim: int, context: int) -> RopeScaling | None:

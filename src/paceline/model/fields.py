@@ -62,6 +62,21 @@ class Fields:
             raise InvalidRequest(f"{self._source}: expected strings only")
         return list(self._values.values())
 
+    def token(self, key: str) -> str:
+        """A token's text, which may stand alone or in an object as `content`."""
+        value = self._get(key, _MISSING)
+        return Fields(value, self._source).text("content") if isinstance(value, dict) else self.text(key)
+
+    def named_texts(self, key: str, *, name: str, text: str) -> dict[str, str]:
+        """Nothing, a string, which is then called `default`, or a list of objects of a `name` and a `text`."""
+        value = self._get(key, [])
+        if isinstance(value, str):
+            return {"default": value}
+        if not isinstance(value, list) or not all(isinstance(v, dict) for v in value):
+            raise self._wrong(key, value, "a string or a list of objects")
+        items = [Fields(v, self._source) for v in value]
+        return {item.text(name): item.text(text) for item in items}
+
     def section(self, key: str) -> "Fields":
         """A nested mapping; empty when absent."""
         value = self._get(key, {})

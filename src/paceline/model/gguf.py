@@ -24,7 +24,19 @@ from paceline.contracts.errors import InvalidRequest
 from paceline.model.stored import ROW_FORMATS, StoredTensor
 
 _TENSOR_TYPES = {0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 8: "Q8_0", 30: "BF16"}
-_SCALARS = {0: "u1", 1: "i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "?", 10: "<u8", 11: "<i8", 12: "<f8"}
+_SCALARS = {
+    0: "u1",
+    1: "i1",
+    2: "<u2",
+    3: "<i2",
+    4: "<u4",
+    5: "<i4",
+    6: "<f4",
+    7: "?",
+    10: "<u8",
+    11: "<i8",
+    12: "<f8",
+}
 _STRING = 8
 _ARRAY = 9
 _MAX_DIMENSIONS = 4
@@ -100,10 +112,14 @@ class GgufFile:
             raise InvalidRequest(f"{self.path}: tensor {name} is missing")
         if (kind := _TENSOR_TYPES.get(info.type_id)) is None:
             known = ", ".join(_TENSOR_TYPES.values())
-            raise InvalidRequest(f"{self.path}: tensor {name} has type {info.type_id}, which is none of {known}")
+            raise InvalidRequest(
+                f"{self.path}: tensor {name} has type {info.type_id}, which is none of {known}"
+            )
         items, width = ROW_FORMATS[kind]
         if info.shape[-1] % items:
-            raise InvalidRequest(f"{self.path}: tensor {name} has rows of {info.shape[-1]}, no multiple of {items}")
+            raise InvalidRequest(
+                f"{self.path}: tensor {name} has rows of {info.shape[-1]}, no multiple of {items}"
+            )
         rows, row_bytes = prod(info.shape[:-1]), info.shape[-1] // items * width
         if info.start + rows * row_bytes > len(self._data):
             raise InvalidRequest(f"{self.path} is truncated: tensor {name} ends behind the file")

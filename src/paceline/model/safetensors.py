@@ -1,6 +1,6 @@
 """Safetensors, read by mapping them: the headers now, tensors as views of the files.
 
-    file = header length u64, little-endian | header JSON {name: {dtype, shape, data_offsets}} | data
+file = header length u64, little-endian | header JSON {name: {dtype, shape, data_offsets}} | data
 """
 
 import json
@@ -39,14 +39,18 @@ class SafetensorsDirectory:
     def __init__(self, directory: Path) -> None:
         """Raises `InvalidRequest` for files that are missing or damaged."""
         self.path = directory
-        self._entries = {name: entry for path in _shards(directory) for name, entry in _read_header(path).items()}
+        self._entries = {
+            name: entry for path in _shards(directory) for name, entry in _read_header(path).items()
+        }
 
     def tensor(self, name: str) -> StoredTensor:
         """A tensor's bytes. Raises `InvalidRequest` when it is absent, cut off, or neither F32, F16 nor BF16."""
         if (entry := self._entries.get(name)) is None:
             raise InvalidRequest(f"{self.path}: tensor {name} is missing")
         if entry.dtype not in _DTYPES:
-            raise InvalidRequest(f"{entry.path}: tensor {name} has type {entry.dtype}, none of {', '.join(_DTYPES)}")
+            raise InvalidRequest(
+                f"{entry.path}: tensor {name} has type {entry.dtype}, none of {', '.join(_DTYPES)}"
+            )
         size = prod(entry.shape) * ROW_FORMATS[entry.dtype][1]
         if entry.stop - entry.start != size or entry.stop > len(entry.file):
             raise InvalidRequest(f"{entry.path} is truncated or damaged: tensor {name} does not fit")

@@ -39,7 +39,9 @@ class _Group:
 class StepAttention:
     """Attention of one step. Per layer: `write` the new keys and values, then `attend`."""
 
-    def __init__(self, step: Step, config: ModelConfig, pool: PagePool, device: torch.device, dtype: torch.dtype):
+    def __init__(
+        self, step: Step, config: ModelConfig, pool: PagePool, device: torch.device, dtype: torch.dtype
+    ):
         self._config = config
         self._pool = pool
         self._device = device
@@ -70,7 +72,11 @@ class StepAttention:
             q = q.view(sequences, rows, heads, dim).transpose(1, 2)
             out = scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=heads != kv_heads)
             return out.transpose(1, 2).reshape(sequences * rows, heads * dim)
-        q = q.view(sequences, rows, kv_heads, -1, dim).permute(0, 2, 3, 1, 4).reshape(sequences, kv_heads, -1, dim)
+        q = (
+            q.view(sequences, rows, kv_heads, -1, dim)
+            .permute(0, 2, 3, 1, 4)
+            .reshape(sequences, kv_heads, -1, dim)
+        )
         out = scaled_dot_product_attention(q, k, v, attn_mask=group.mask)
         out = out.view(sequences, kv_heads, -1, rows, dim).permute(0, 3, 1, 2, 4)
         return out.reshape(sequences * rows, heads * dim)
@@ -91,7 +97,9 @@ class StepAttention:
         unmasked = causal or (alone and rows == 1)
         row_index = starts[:, None] + np.arange(rows)
         return _Group(
-            rows=slice(int(starts[0]), int(starts[0]) + rows) if alone else torch.from_numpy(row_index.reshape(-1)),
+            rows=slice(int(starts[0]), int(starts[0]) + rows)
+            if alone
+            else torch.from_numpy(row_index.reshape(-1)),
             pages=self._pool.row_index(table),
             shape=(len(members), rows, positions),
             mask=None if unmasked else self._mask(visible(step, members, rows, positions)),
@@ -140,7 +148,11 @@ def _similar(step: Step) -> list[list[int]]:
     for s in range(step.sequences):
         groups[int(rows[s]), int(pages[s]).bit_length()].append(s)
     # Chunks attend one by one: they fill a kernel alone, and their masks would be large.
-    return [g for (r, _), members in groups.items() for g in ([members] if r <= _SHORT else [[s] for s in members])]
+    return [
+        g
+        for (r, _), members in groups.items()
+        for g in ([members] if r <= _SHORT else [[s] for s in members])
+    ]
 
 
 _SHORT = 16

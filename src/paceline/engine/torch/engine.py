@@ -27,7 +27,9 @@ class TorchEngine:
 
     name = "torch"
 
-    def __init__(self, files: ModelFiles, *, dtype: str, kv_dtype: KvDtype, device: str, threads: int) -> None:
+    def __init__(
+        self, files: ModelFiles, *, dtype: str, kv_dtype: KvDtype, device: str, threads: int
+    ) -> None:
         """`dtype` is that of weights and arithmetic; `auto` takes bfloat16 where the processor multiplies it natively.
 
         Raises `InvalidRequest` for a model that is not of a known family, or a device that is not there.
@@ -61,7 +63,9 @@ class TorchEngine:
         torch.set_num_threads(self._threads)
         stored = open_weights(self._files, self._config)
         with torch.inference_mode():
-            self._model = build(self._config, stored, dtype=self._dtype, device=self._device, progress=progress)
+            self._model = build(
+                self._config, stored, dtype=self._dtype, device=self._device, progress=progress
+            )
             self._rope = Rope(self._config, self._device, self._dtype)
 
     def bind(self, pages: Pages) -> None:

@@ -49,7 +49,9 @@ class Llama:
         self._norm = norm
         self._head = head
 
-    def forward(self, tokens: Tensor, rotation: Rotation, attention: StepAttention, logit_rows: Tensor) -> Tensor:
+    def forward(
+        self, tokens: Tensor, rotation: Rotation, attention: StepAttention, logit_rows: Tensor
+    ) -> Tensor:
         """tokens: [T] -> logits [R, vocab] of the rows `logit_rows` [R]"""
         h = embedding(tokens, self._embedding)
         for i, layer in enumerate(self._layers):
@@ -58,7 +60,9 @@ class Llama:
             h = h + layer.down(silu(gate).mul_(up))
         return self._head(self._rms_norm(h[logit_rows], self._norm))
 
-    def _attend(self, i: int, layer: Layer, x: Tensor, rotation: Rotation, attention: StepAttention) -> Tensor:
+    def _attend(
+        self, i: int, layer: Layer, x: Tensor, rotation: Rotation, attention: StepAttention
+    ) -> Tensor:
         config = self._config
         qkv = layer.qkv(x).view(len(x), -1, config.head_dim)
         qk = qkv[:, : config.heads + config.kv_heads]

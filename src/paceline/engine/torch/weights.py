@@ -47,7 +47,10 @@ def _layer(config: ModelConfig, join: Callable[..., Tensor], name: str) -> Layer
         qk_norm = torch.cat((q.expand(config.heads, -1), k.expand(config.kv_heads, -1)))
     return Layer(
         input_norm=join(name + "input_layernorm.weight"),
-        qkv=Linear(join(*(p + ".weight" for p in qkv)), join(*(p + ".bias" for p in qkv)) if config.qkv_bias else None),
+        qkv=Linear(
+            join(*(p + ".weight" for p in qkv)),
+            join(*(p + ".bias" for p in qkv)) if config.qkv_bias else None,
+        ),
         qk_norm=qk_norm,
         out=Linear(join(attention + "o_proj.weight")),
         mlp_norm=join(name + "post_attention_layernorm.weight"),

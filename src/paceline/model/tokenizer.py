@@ -1,0 +1,94 @@
+"""Text to tokens and back."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import tokenizers
+
+from paceline.contracts.errors import InvalidRequest
+from paceline.model import bpe, config_gguf, config_hf
+from paceline.model.files import ModelFiles
+from paceline.model.gguf import GgufFile
+
+
+class Tokenizer:
+    """A byte-level tokenizer: every token is a run of bytes, and a text's bytes are those of its tokens joined.
+
+    Safe to use from several threads at once.
+    """
+
+    def __init__(self, tokenizer: tokenizers.Tokenizer, eos_ids: frozenset[int]) -> None:
+        """Raises `InvalidRequest` for a tokenizer that is not byte-level."""
+        decoder = tokenizer.decoder
+        if decoder is None or decoder.decode(["\u0120"]) != " ":
+            raise InvalidRequest(
+                "the model's tokenizer is not byte-level BPE, which is the only kind supported"
+            )
+        self.eos_ids = eos_ids
+        self.vocab = tokenizer.get_vocab_size()
+        self._tokenizer = tokenizer
+        self._added = tokenizer.get_added_tokens_decoder()
+        self._bytes: dict[int, bytes] = {}
+
+    @classmethod
+    def load(cls, files: ModelFiles) -> "Tokenizer":
+        """Raises `InvalidRequest` when the files hold no tokenizer of a known kind."""
+        if files.kind == "gguf":
+            file = GgufFile(files.path)
+            return cls(bpe.from_gguf(file), config_gguf.eos_ids(file))
+        return cls(_from_json(files.path / "tokenizer.json"), config_hf.eos_ids(files.path))
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of `text`, in which special tokens are recognised and to which none are added.
+
+        Lets other threads run meanwhile. Raises `InvalidRequest` for a lone surrogate, which no UTF-8 can hold.
+        """
+        try:
+            # `encode` would hold the GIL, the batch call releases it: 60 ms against 0.6 ms for 33,000 tokens.
+            return self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
+        except (TypeError, UnicodeEncodeError) as e:
+            raise InvalidRequest("the text holds a lone surrogate, which is not valid Unicode") from e
+
+    def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
+        """The text of `ids`; bytes that are no UTF-8 become U+FFFD, ids outside the vocabulary nothing."""
+        parts = (self.token_bytes(i) or (b"" if skip_special else self._special_bytes(i)) for i in ids)
+        return b"".join(parts).decode(errors="replace")
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes of one token; none for special tokens and ids outside the vocabulary."""
+        if (found := self._bytes.get(token)) is None:
+            found = self._bytes[token] = self._token_bytes(token)
+        return found
+
+    def _token_bytes(self, token: int) -> bytes:
+        if (added := self._added.get(token)) is not None:
+            return b"" if added.special else added.content.encode()
+        text = self._tokenizer.id_to_token(token) if 0 <= token < 2**32 else None
+        return b"" if text is None else bytes(_ALPHABET[c] for c in text)
+
+    def _special_bytes(self, token: int) -> bytes:
+        added = self._added.get(token)
+        return added.content.encode() if added is not None else b""
+
+
+def _from_json(path: Path) -> tokenizers.Tokenizer:
+    if not path.is_file():
+        raise InvalidRequest(f"{path} is missing")
+    try:
+        return tokenizers.Tokenizer.from_file(str(path))
+    except Exception as e:  # the bindings raise nothing narrower
+        raise InvalidRequest(f"{path} is no tokenizer: {e}") from e
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """GPT-2's printable stand-in for each byte: itself where printable, else the next character from U+0100 on."""
+    printable = {
+        *range(ord("!"), ord("~") + 1),
+        *range(ord("¡"), ord("¬") + 1),
+        *range(ord("®"), ord("ÿ") + 1),
+    }
+    hidden = [b for b in range(256) if b not in printable]
+    return {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(hidden)}
+
+
+_ALPHABET = _byte_alphabet()

@@ -1,0 +1,92 @@
+"""Tiny random models, saved by transformers, and the logits that it computes for them."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import transformers
+
+from paceline.engine.interface import Engine
+from paceline.engine.registry import open_engine
+from paceline.model.files import ModelFiles, locate
+
+VOCAB = 160
+PAGES = 40
+
+_SHAPE: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": 48,
+    "intermediate_size": 112,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "initializer_range": 0.15,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+_LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+_YARN_ROPE = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+
+MODELS: dict[str, Callable[[], Any]] = {
+    "llama": lambda: transformers.LlamaConfig(**_SHAPE, tie_word_embeddings=True),
+    "llama3-rope": lambda: transformers.LlamaConfig(**_SHAPE, rope_parameters=_LLAMA3_ROPE),
+    "yarn-rope": lambda: transformers.LlamaConfig(**_SHAPE, rope_parameters=_YARN_ROPE),
+    "qwen2": lambda: transformers.Qwen2Config(**_SHAPE, tie_word_embeddings=True),
+    "qwen3": lambda: transformers.Qwen3Config(**_SHAPE, head_dim=16),
+}
+
+
+class Reference:
+    """One model on disk, in transformers, and in the engine under test."""
+
+    def __init__(self, directory: Path, model: Any) -> None:
+        self.directory = directory
+        self._model = model
+
+    @property
+    def files(self) -> ModelFiles:
+        return locate(str(self.directory))
+
+    def logits(self, tokens: list[int]) -> npt.NDArray[np.float32]:
+        """[tokens, vocab], computed by transformers."""
+        with torch.inference_mode():
+            found: npt.NDArray[np.float32] = self._model(torch.tensor([tokens])).logits[0].float().numpy()
+        return found
+
+
+def save_model(name: str, directory: Path, **options: Any) -> Reference:
+    """Build the random model `name` and save it as safetensors."""
+    torch.manual_seed(len(name))
+    model = transformers.AutoModelForCausalLM.from_config(MODELS[name](), attn_implementation="eager").eval()
+    with torch.no_grad():
+        for parameter_name, parameter in model.named_parameters():
+            # Left alone, norms are one and biases zero, and mixing two of them up would go unseen.
+            if "norm" in parameter_name or "bias" in parameter_name:
+                parameter.add_(torch.randn_like(parameter) * 0.2)
+    model.save_pretrained(directory, **options)
+    return Reference(directory, model)
+
+
+def start_engine(files: ModelFiles) -> Engine:
+    """A float32 engine over pages that hold NaN, as pages of another life might."""
+    engine = open_engine("torch", files, dtype="float32", kv_dtype="float32", device="cpu", threads=2)
+    engine.load(lambda done, total: None)
+    engine.bind(np.full((PAGES, engine.layout.page_bytes), 0xFF, dtype=np.uint8))
+    return engine
