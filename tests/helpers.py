@@ -78,3 +78,9 @@ async def until(condition: Callable[[], bool], *, timeout: float = 5.0) -> None:
     async with asyncio.timeout(timeout):
         while not condition():  # noqa: ASYNC110 - that is the point
             await asyncio.sleep(0.005)
+
+
+async def settle() -> None:
+    """Let everything run that is ready to run: on the memory bus, all that follows from what was done so far."""
+    for _ in range(20):
+        await asyncio.sleep(0)
