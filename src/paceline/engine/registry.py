@@ -20,15 +20,18 @@ def open_engine(
     kv_dtype: KvDtype = "bfloat16",
     device: str = "cpu",
     threads: int = 1,
+    step_s: float = 0.0,
 ) -> Engine:
-    """An engine that has read its configuration but no weights; `fake` needs no `files` and ignores the rest.
+    """An engine that has read its configuration but no weights.
+
+    `fake` needs no `files` and of the rest knows only `step_s`, the seconds that a step takes; others ignore that.
 
     Raises `InvalidRequest` for a model that the engine cannot run.
     """
     if name == "fake":
         from paceline.engine.fake import FakeEngine
 
-        return FakeEngine(read_config(files) if files else None)
+        return FakeEngine(read_config(files) if files else None, base_s=step_s)
     if files is None:
         raise InvalidRequest(f"engine {name} needs a model")
     from paceline.engine.torch.engine import TorchEngine

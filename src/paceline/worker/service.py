@@ -65,6 +65,7 @@ class WorkerService(ABC):
         self.requests = Tasks()
         self.counters = Counters()
         self._settled = asyncio.Event()
+        self._ready = False
         # A confirmed attempt is forgotten like a cancelled one; only that it rarely holds anything any more.
         context.api.serve(subjects.CANCEL, self._cancel)
         context.api.serve(subjects.CONFIRM, self._cancel)
@@ -89,6 +90,7 @@ class WorkerService(ABC):
 
     async def start(self) -> None:
         await self.host.start(self._on_step)
+        self._ready = True
         self.outbox.start(self.context.tasks)
         self.store.start()
         self.context.tasks.spawn(self._keep_house(), name="housekeeping")
@@ -108,6 +110,7 @@ class WorkerService(ABC):
         )
 
     async def drain(self) -> None:
+        self._ready = False
         while self.attempts.live:
             self._settled.clear()
             await self._settled.wait()
@@ -121,6 +124,15 @@ class WorkerService(ABC):
         await self.host.close()
 
     # For subclasses.
+
+    def is_repeat(self, work: Work) -> bool:
+        """Whether this attempt was taken before. Raises `Unavailable` for new work that cannot be taken now, and
+        `Cancelled` for work that nobody wants any more."""
+        if self.attempts.is_repeat(work):
+            return True
+        if not self._ready:
+            raise Unavailable(f"{self.context.identity.worker} takes no new work")
+        return False
 
     def take(self, work: Work, sequence: Sequence, *, runs_prompt: bool) -> Attempt:
         """Know an attempt from now on. One that it replaces is released."""

@@ -1,7 +1,6 @@
 """The decode worker: generates tokens for many sequences at once, after a handoff or after a prompt of its own."""
 
 import time
-from dataclasses import dataclass
 
 import structlog
 
@@ -10,21 +9,13 @@ from paceline.contracts.errors import IntegrityError, PacelineError, WorkerLost,
 from paceline.contracts.messages import Ack, Beacon, Commit, Generate, RemotePrefill, Withdraw
 from paceline.decode.drafting import Drafting
 from paceline.decode.handoff import Handoff, Handoffs
+from paceline.decode.settings import Settings
 from paceline.engine.plan import Advance
 from paceline.runtime.context import Context
 from paceline.worker.attempts import Attempt
 from paceline.worker.service import WorkerService
-from paceline.worker.settings import WorkerSettings
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True)
-class Settings(WorkerSettings):
-    """`draft` switches speculation off for every request."""
-
-    kv_bytes: int = 1 << 30
-    draft: bool = True
 
 
 class DecodeService(WorkerService):
@@ -91,7 +82,7 @@ class DecodeService(WorkerService):
             self.fail(handoff.attempt, WorkerLost(f"prefill worker {handoff.source.worker} is gone"))
 
     async def _generate(self, message: Generate) -> Ack:
-        if self.attempts.is_repeat(message.work):
+        if self.is_repeat(message.work):
             return Ack()
         remote = isinstance(message.source, RemotePrefill)
         sequence = self.host.new_sequence(message.work, remote=remote)

@@ -4,7 +4,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
 from paceline.contracts import subjects
-from paceline.contracts.errors import Cancelled, InternalError, PacelineError, WorkerLost
+from paceline.contracts.errors import Cancelled, InternalError, PacelineError
 from paceline.contracts.messages import Ack, Admit, Beacon, Prefill, Withdraw
 from paceline.engine.plan import Advance
 from paceline.prefill.handoff import Handoff
@@ -61,12 +61,11 @@ class PrefillService(WorkerService):
     def worker_lost(self, beacon: Beacon) -> None:
         if beacon.role != "decode":
             return
-        error = WorkerLost(f"decode worker {beacon.worker} is gone")
         for handoff in [h for h in self._handoffs.values() if h.decode_worker == beacon.worker]:
-            self.fail(handoff.attempt, error)
+            self.release(handoff.attempt)
 
     async def _prefill(self, message: Prefill) -> Ack:
-        if self.attempts.is_repeat(message.work):
+        if self.is_repeat(message.work):
             return Ack()
         sequence = self.host.new_sequence(message.work, max_output=1, hold=True)
         attempt = self.take(message.work, sequence, runs_prompt=True)
@@ -105,10 +104,12 @@ class PrefillService(WorkerService):
         try:
             await handoff.run()
         except PacelineError as error:
+            if handoff.decode_worker is None:
+                self.fail(handoff.attempt, error)
+                return
+            # Decode tells the gateway, so that the attempt ends once.
             await handoff.withdraw(error)
-            self.fail(handoff.attempt, error)
-        else:
-            self.release(handoff.attempt)
+        self.release(handoff.attempt)
 
     async def _stop(self, attempt: Attempt) -> None:
         """Let the copy that runs end, then free the pages. Whoever calls may rely on no byte being written after."""
