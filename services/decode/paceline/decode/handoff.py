@@ -15,7 +15,7 @@ from paceline.contracts.errors import IntegrityError, PacelineError
 from paceline.contracts.hashing import PAGE_TOKENS
 from paceline.contracts.messages import Admit, Commit, PageRef, RemotePrefill, Withdraw
 from paceline.engine.scheduler import Scheduler
-from paceline.engine.sequence import State
+from paceline.engine.sequence import Sequence, State
 from paceline.runtime.context import Context
 from paceline.worker.attempts import Attempt
 from paceline.worker.host import EngineHost
@@ -44,11 +44,11 @@ class Handoffs:
         self._context = context
         self._host = host
         self._transfers: dict[str, Handoff] = {}
-        self._quarantined: dict[str, Handoff] = {}
+        self._ending: dict[str, Handoff] = {}
         self._gone = asyncio.Event()
 
     def __len__(self) -> int:
-        return len(self._transfers) + len(self._quarantined)
+        return len(self._transfers) + len(self._ending)
 
     def add(self, attempt: Attempt, source: RemotePrefill) -> None:
         self._transfers[source.transfer_id] = Handoff(attempt, source)
@@ -98,18 +98,18 @@ class Handoffs:
     async def end(self, handoff: Handoff) -> None:
         """Free the pages of a transfer that nobody wants any more, as soon as nobody can write to them."""
         transfer_id = handoff.source.transfer_id
+        self._ending[transfer_id] = handoff
         self._transfers.pop(transfer_id, None)
         sequence = handoff.attempt.sequence
-        if handoff.refs is None or handoff.writer_stopped:
-            await self._host.thread.call(lambda scheduler: scheduler.abort(sequence))
-            return
-        pages = await self._host.thread.call(lambda scheduler: _isolate(scheduler, handoff))
-        self._quarantined[transfer_id] = handoff
         try:
+            if handoff.refs is None or handoff.writer_stopped:
+                await self._host.thread.call(lambda scheduler: scheduler.abort(sequence))
+                return
+            pages = await self._host.thread.call(lambda scheduler: _isolate(scheduler, sequence))
             await self._until_writer_stopped(handoff.source)
+            await self._host.thread.call(lambda scheduler: scheduler.pool.end_quarantine(pages))
         finally:
-            del self._quarantined[transfer_id]
-        await self._host.thread.call(lambda scheduler: scheduler.pool.end_quarantine(pages))
+            del self._ending[transfer_id]
 
     def writer_gone(self) -> None:
         """A prefill process ended: whoever waits for one looks again."""
@@ -141,9 +141,8 @@ class Handoffs:
                 raise IntegrityError(f"page {ref.page} does not hold the bytes that were sent")
 
 
-def _isolate(scheduler: Scheduler, handoff: Handoff) -> list[int]:
+def _isolate(scheduler: Scheduler, sequence: Sequence) -> list[int]:
     """Quarantine the pages if they are still being filled; the pages that are quarantined."""
-    sequence = handoff.attempt.sequence
     if sequence.state is State.FILLING:
         return scheduler.quarantine(sequence)
     scheduler.abort(sequence)
