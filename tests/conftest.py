@@ -5,6 +5,11 @@ import os
 from collections.abc import AsyncIterator
 
 import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.util._once import Once
 
 from paceline.bus.memory import MemoryBroker
 from paceline.bus.server import NatsServer
@@ -39,3 +44,20 @@ async def nats_server() -> AsyncIterator[NatsServer]:
 @pytest.fixture
 def memory_broker() -> MemoryBroker:
     return MemoryBroker()
+
+
+@pytest.fixture
+def no_tracer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a new process: the tracer can be configured once more."""
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER_SET_ONCE", Once())
+
+
+@pytest.fixture
+def spans(no_tracer: None) -> InMemorySpanExporter:
+    """Every span that ends during the test: `get_finished_spans()`."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    trace.set_tracer_provider(provider)
+    return exporter

@@ -1,6 +1,6 @@
 """What one step runs and what came of it, as plain data between scheduler, engine thread and services."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -81,6 +81,11 @@ class StepResult:
     filling: tuple[Sequence, ...]
     failures: tuple[Failure, ...]
     moves: Int64 = field(default_factory=_none)
+
+
+def build_moves(moves: Int64) -> Step:
+    """A step of no tokens that only moves KV."""
+    return replace(build_step([]), moves=moves)
 
 
 def build_step(entries: list[Entry]) -> Step:

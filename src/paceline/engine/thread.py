@@ -9,18 +9,18 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 import structlog
 
 from paceline.contracts.errors import InternalError
 from paceline.engine.interface import Engine
-from paceline.engine.plan import Plan, StepResult, build_step
+from paceline.engine.plan import Plan, StepResult, build_moves
 from paceline.engine.sampling import sample
 from paceline.engine.scheduler import Scheduler
 from paceline.engine.sequence import Sequence
-from paceline.engine.step import Float32, Step
+from paceline.engine.step import Float32
 
 T = TypeVar("T")
 
@@ -111,7 +111,7 @@ class EngineThread:
         seconds = time.perf_counter() - start
         result = self._scheduler.commit(plan, logits, _sample, seconds)
         if len(result.moves):
-            self._engine.execute(_only_moves(result))
+            self._engine.execute(build_moves(result.moves))
         self.pace = self.pace.after(plan, result, time.perf_counter() - start)
         return result
 
@@ -130,10 +130,6 @@ class EngineThread:
 
 def _sample(logits: Float32, sequence: Sequence, position: int) -> int:
     return sample(logits, sequence.sampling, position, sequence.history)
-
-
-def _only_moves(result: StepResult) -> Step:
-    return replace(build_step([]), moves=result.moves)
 
 
 def _resolve(future: "asyncio.Future[T]", result: T) -> None:

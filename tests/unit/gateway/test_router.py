@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tests.unit.gateway.builders import MODEL, make_beacon
 
 from paceline.contracts.errors import ContextTooLong, Unavailable
-from paceline.contracts.messages import Beacon, Load, ModelInfo
+from paceline.contracts.messages import Beacon, Load, ModelInfo, Role
 from paceline.gateway.reservations import NOTHING, Pending, Reservation, Reservations
 from paceline.gateway.router import FULL_MS, Candidate, Decision, Prompt, Snapshot, pages_for, room, route
 
@@ -17,8 +17,8 @@ def decide(
     *,
     tokens: int = 1000,
     session: bytes = b"",
-    avoid: frozenset[tuple[str, str]] = frozenset(),
-    pending: dict[tuple[str, str], Pending] | None = None,
+    avoid: frozenset[tuple[Role, str]] = frozenset(),
+    pending: dict[tuple[Role, str], Pending] | None = None,
     handoff_min_tokens: int = 256,
 ) -> Decision:
     snapshot = Snapshot(prefill, decode, pending or {})
