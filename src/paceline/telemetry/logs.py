@@ -1,7 +1,7 @@
 """One log format for our own lines and those of libraries, on stderr."""
 
+import json
 import logging
-import logging.config
 import sys
 from typing import Literal, TypeAlias
 
@@ -38,7 +38,9 @@ def configure(level: LogLevel, fmt: LogFormat, *, worker: str = "") -> None:
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *_renderers(fmt)],
         )
     )
-    logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         wrapper_class=structlog.make_filtering_bound_logger(level),
@@ -63,4 +65,8 @@ def _renderers(fmt: LogFormat) -> list[Processor]:
 
 
 def _dumps(event: EventDict, **_: object) -> str:
-    return orjson.dumps(event, default=repr).decode()
+    try:
+        return orjson.dumps(event, default=repr, option=orjson.OPT_NON_STR_KEYS).decode()
+    except TypeError:
+        # Integers over 64 bits, lone surrogates: the line matters more than its speed.
+        return json.dumps(event, default=repr)

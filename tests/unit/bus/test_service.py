@@ -6,6 +6,8 @@ from typing import Any
 
 import orjson
 import pytest
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind
 from tests.helpers import settle, until
 from tests.unit.bus import schemas
 
@@ -18,6 +20,7 @@ from paceline.bus.server import NatsServer
 from paceline.bus.service import MicroService
 from paceline.contracts import errors, subjects
 from paceline.contracts.messages import Ack, Cancel, Confirm, Drain, Load
+from paceline.telemetry import traces
 
 OWN = Identity("decode", "w1", "5eed", "node1", 4711, 1767225600.25)
 CANCEL = Cancel(request_id="r", attempt=1)
@@ -169,6 +172,35 @@ async def test_an_answer_of_another_kind_is_a_protocol_error(bus: Bus) -> None:
     await bus.publish(replies[0], b'{"type":"lease","v":1}')
     with pytest.raises(errors.ProtocolError):
         await confirming
+
+
+async def test_a_request_continues_the_trace_of_its_caller(
+    bus: Bus, worker: Worker, spans: InMemorySpanExporter
+) -> None:
+    worker.go_on.set()
+    with traces.tracer().start_as_current_span("caller"):
+        await call(bus, subjects.CANCEL, "decode", "w1", CANCEL)
+        worker.fail_with = errors.Busy("full")
+        with pytest.raises(errors.Busy):
+            await call(bus, subjects.CANCEL, "decode", "w1", CANCEL)
+    taken, refused, caller = spans.get_finished_spans()
+    for span in (taken, refused):
+        assert (span.name, span.kind) == ("process paceline.decode.cancel", SpanKind.CONSUMER)
+        assert span.parent is not None
+        assert span.parent.span_id == caller.context.span_id
+        assert span.attributes is not None
+        assert span.attributes["messaging.destination.name"] == "paceline.decode.w1.cancel"
+    assert (taken.status.is_ok, refused.status.is_ok) == (True, False)
+    assert refused.attributes is not None
+    assert refused.attributes["error.type"] == "busy"
+
+
+async def test_a_request_without_a_trace_makes_no_span(
+    bus: Bus, worker: Worker, spans: InMemorySpanExporter
+) -> None:
+    worker.go_on.set()
+    await call(bus, subjects.CANCEL, "decode", "w1", CANCEL)
+    assert spans.get_finished_spans() == ()
 
 
 @pytest.mark.parametrize("address", ["", ".decode", ".decode.w1"])
