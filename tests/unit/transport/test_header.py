@@ -2,7 +2,7 @@ import mmap
 import struct
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.contracts.errors import ProtocolError
@@ -28,6 +28,7 @@ def test_the_encoding_is_fixed() -> None:
     assert data == b"PACELNKV" + struct.pack("<I4xQQQQ", 1, 3, 5, 4096, 8192)
 
 
+@settings(deadline=None)
 @given(**SIZES)
 def test_a_header_survives_its_encoding(pages: int, page_bytes: int) -> None:
     plan = header.plan(pages, page_bytes)
@@ -35,6 +36,7 @@ def test_a_header_survives_its_encoding(pages: int, page_bytes: int) -> None:
     assert header.decode(padded, plan.size) == plan
 
 
+@settings(deadline=None)
 @given(**SIZES)
 def test_a_header_of_a_larger_arena_than_the_file_is_refused(pages: int, page_bytes: int) -> None:
     plan = header.plan(pages, page_bytes)
@@ -42,12 +44,14 @@ def test_a_header_of_a_larger_arena_than_the_file_is_refused(pages: int, page_by
         header.decode(header.encode(plan), plan.size - 1)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=64))
 def test_bytes_that_are_no_header_are_refused(data: bytes) -> None:
     with pytest.raises(ProtocolError):
         header.decode(data, 1 << 40)
 
 
+@settings(deadline=None)
 @given(fields=st.tuples(*[st.integers(0, 2**64 - 1) | st.integers(0, 20000)] * 4), size=st.integers(0, 2**40))
 def test_whatever_is_accepted_lies_inside_the_file(fields: tuple[int, int, int, int], size: int) -> None:
     data = struct.pack("<8sI4xQQQQ", header.MAGIC, header.VERSION, *fields)
