@@ -14,13 +14,13 @@ TORCH := $(shell grep '^torch==' constraints.txt)
 INPUTS := $(firstword $(shell cat pyproject.toml constraints.txt | cksum))
 INSTALLED := .venv/.installed-$(INPUTS)
 TESTABLE := .venv/.testable-$(INPUTS)
-PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip --quiet install --constraint constraints.txt
+PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip --quiet --quiet install --constraint constraints.txt
 
 ifeq ($(shell nvidia-smi >/dev/null 2>&1 && echo yes),yes)
-TORCH_FROM := the CUDA build
+TORCH_FROM := the CUDA build, some 3 GB
 TORCH_OPTIONS :=
 else
-TORCH_FROM := the CPU build
+TORCH_FROM := the CPU build, some 200 MB
 # An index that cannot be reached costs a second, not minutes: pip then takes torch from wherever else it finds it.
 TORCH_OPTIONS := --retries 0 --timeout 10 --extra-index-url $(TORCH_INDEX)
 endif
@@ -48,6 +48,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv .venv
 
 $(INSTALLED): | $(BIN)/python
+	$(PIP) pip
 	echo "Installing $(TORCH), $(TORCH_FROM)"
 	$(PIP) $(TORCH_OPTIONS) $(TORCH)
 	echo "Installing Paceline and its services"

@@ -8,7 +8,8 @@ from paceline.cli.example import PROMPT, curl
 
 def body_of(line: str) -> dict[str, object]:
     words = shlex.split(line)
-    return json.loads(words[words.index("-d") + 1])
+    body: dict[str, object] = json.loads(words[words.index("-d") + 1])
+    return body
 
 
 def test_a_shell_reads_one_command_with_the_whole_prompt() -> None:

@@ -1,0 +1,27 @@
+"""The `paceline` command."""
+
+import typer
+from paceline.cli.pull import pull
+
+from paceline.cli.chat import chat
+from paceline.cli.status import status
+from paceline.cli.up import up
+
+app = typer.Typer(
+    name="paceline",
+    help="Serve large language models with prefill and decode on separate workers.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_show_locals=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (up, chat, status, pull):
+    app.command()(command)
+
+
+def main() -> None:
+    app()
+
+
+if __name__ == "__main__":
+    main()

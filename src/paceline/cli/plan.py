@@ -1,0 +1,59 @@
+"""Which processes `paceline up` runs, and with what settings. Pure."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from paceline.contracts.messages import Role
+
+
+@dataclass(frozen=True)
+class Options:
+    """What was asked for on the command line. `decode` None is one worker, or two when they are `unified`."""
+
+    model: str | None = None
+    port: int = 8080
+    prefill: int = 1
+    decode: int | None = None
+    unified: bool = False
+    draft: bool = True
+    engine: str | None = None
+    dtype: Literal["auto", "float32", "bfloat16"] | None = None
+    verbose: bool = False
+
+
+@dataclass(frozen=True)
+class ChildSpec:
+    """One service process: `python -m paceline.<role>` with `env` on top of the environment of `up`."""
+
+    role: Role
+    worker: str
+    env: dict[str, str] = field(default_factory=dict)
+
+
+def children(options: Options, shared: dict[str, str]) -> list[ChildSpec]:
+    """The services of one mesh, the gateway first. `shared` is what the run settled: NATS, directory, model, port."""
+    env = dict(shared)
+    if options.engine is not None:
+        env["PACELINE_ENGINE"] = options.engine
+    if not options.draft:
+        env["PACELINE_DRAFT"] = "off"
+    if options.dtype is not None:
+        env["PACELINE_DTYPE"] = options.dtype
+    counts: dict[Role, int] = {
+        "gateway": 1,
+        "kvstore": 1,
+        "prefill": 0 if options.unified else options.prefill,
+        "decode": _decode_workers(options),
+        "drafter": 1 if options.draft else 0,
+    }
+    return [_child(role, f"{role}-{i}", env) for role, count in counts.items() for i in range(count)]
+
+
+def _decode_workers(options: Options) -> int:
+    if options.decode is not None:
+        return options.decode
+    return 2 if options.unified else 1
+
+
+def _child(role: Role, worker: str, env: dict[str, str]) -> ChildSpec:
+    return ChildSpec(role, worker, {**env, "PACELINE_WORKER": worker})

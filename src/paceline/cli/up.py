@@ -1,0 +1,90 @@
+"""`paceline up`: a whole mesh on this machine, in the foreground."""
+
+import asyncio
+import os
+from contextlib import redirect_stderr
+from typing import Annotated, Literal
+
+import typer
+from paceline.cli.pull import find
+
+from paceline.cli import ports, runfile
+from paceline.cli.mesh import Address, Mesh
+from paceline.cli.plan import Options
+from paceline.cli.rundir import RunDir
+from paceline.cli.screen import Screen
+from paceline.contracts.errors import PacelineError
+from paceline.model.files import ModelFiles
+from paceline.telemetry import logs
+
+Dtype = Literal["auto", "float32", "bfloat16"]
+
+
+def up(
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model", help="A .gguf file, a Hugging Face directory, or a hub id. [default: SmolLM2-135M]"
+        ),
+    ] = None,
+    port: Annotated[
+        int,
+        typer.Option(
+            "--port", envvar="PACELINE_PORT", min=0, max=65535, help="Of the gateway; 0 is any free one."
+        ),
+    ] = 8080,
+    prefill: Annotated[int, typer.Option("--prefill", min=0, help="Prefill workers.")] = 1,
+    decode: Annotated[
+        int | None, typer.Option("--decode", min=1, help="Decode workers. [default: 1, or 2 with --unified]")
+    ] = None,
+    unified: Annotated[bool, typer.Option("--unified", help="Decode workers run the prompts too.")] = False,
+    draft: Annotated[
+        bool, typer.Option("--draft/--no-draft", help="Draft tokens for the decode workers.")
+    ] = True,
+    engine: Annotated[
+        str | None, typer.Option("--engine", help="What runs the model. [default: torch]")
+    ] = None,
+    dtype: Annotated[Dtype | None, typer.Option("--dtype", help="Of the weights. [default: auto]")] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show every log line here too.")] = False,
+) -> None:
+    """Serve a model on this machine: NATS, a gateway and one worker of each role. Ctrl-C drains and stops."""
+    options = Options(
+        model=model,
+        port=port,
+        prefill=prefill,
+        decode=decode,
+        unified=unified,
+        draft=draft,
+        engine=engine,
+        dtype=dtype,
+        verbose=verbose,
+    )
+    screen = Screen()
+    try:
+        host = os.environ.get("PACELINE_HOST") or "127.0.0.1"
+        address = Address(host, ports.reserve(host, port))
+        files = find(model, screen)
+        status = asyncio.run(_run(options, files, address, screen))
+    except ports.PortTaken as e:
+        screen.error(
+            f"paceline up: {e}. Choose another with --port N or PACELINE_PORT=N; 0 takes a free one."
+        )
+        status = 1
+    except (PacelineError, OSError) as e:
+        screen.error(f"paceline up: {e}")
+        status = 1
+    raise typer.Exit(status)
+
+
+async def _run(options: Options, files: ModelFiles, address: Address, screen: Screen) -> int:
+    state = runfile.state_dir(address.port)
+    state.mkdir(parents=True, exist_ok=True)
+    run_dir = await RunDir.create(link=runfile.link_path(address.port))
+    try:
+        # NATS logs through us, and this terminal is for people.
+        with (state / "up.log").open("w") as log:
+            with redirect_stderr(log):
+                logs.configure("info", "json")
+            return await Mesh(options, files, address, run_dir, screen).run()
+    finally:
+        await run_dir.close()
