@@ -52,7 +52,8 @@ class Advance:
     """What a step did for one sequence.
 
     `tokens` are new output tokens, the first of which is output token number `index`. `computed` positions have KV.
-    `full` are pages that became full, with their content hashes. `compute` are seconds of steps so far. With
+    `full` are pages that became full, with their content hashes. `prompt_compute` are the seconds of
+    steps up to the first token. With
     `finish_reason` the sequence has ended.
     """
 
@@ -61,7 +62,7 @@ class Advance:
     tokens: tuple[int, ...]
     computed: int
     full: tuple[tuple[bytes, PageRef], ...]
-    compute: float
+    prompt_compute: float
     finish_reason: FinishReason | None
 
 

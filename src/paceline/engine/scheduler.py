@@ -73,6 +73,7 @@ class Scheduler:
         sequence.computed = len(sequence.tokens)
         sequence.tokens.append(first_token)
         sequence.remote = False
+        sequence.decoding = True
         if sequence.history is not None:
             sequence.history.add(first_token)
         self._run(sequence)
@@ -282,12 +283,16 @@ class Scheduler:
         seconds: float,
     ) -> Advance:
         sequence = entry.sequence
-        sequence.steps += 1
-        sequence.compute += seconds
+        if sequence.decoding:
+            sequence.steps += 1
+            sequence.compute += seconds
+        else:
+            sequence.prompt_compute += seconds
         index = sequence.output_tokens
         sequence.computed += entry.own
         if entry.samples:
             self._extend(entry, logits, sample, moves)
+            sequence.decoding = True
         published = sequence.published
         self._publish(sequence)
         full = tuple(
@@ -299,7 +304,7 @@ class Scheduler:
         )
         tokens = tuple(sequence.tokens[sequence.prompt_tokens + index :])
         advance = Advance(
-            sequence, index, tokens, sequence.computed, full, sequence.compute, sequence.finish_reason
+            sequence, index, tokens, sequence.computed, full, sequence.prompt_compute, sequence.finish_reason
         )
         if sequence.finish_reason is not None:
             self._finish(sequence)

@@ -55,8 +55,10 @@ class Sequence:
     imported: int = 0  # tokens that were fetched from the kvstore for this sequence
     cached: CachedTokens | None = None
     started: float = 0.0
-    compute: float = 0.0  # seconds of the steps that it took part in
+    prompt_compute: float = 0.0  # seconds of steps up to the first output token
+    compute: float = 0.0  # seconds of the `steps` after it
     steps: int = 0
+    decoding: bool = False  # the first output token is there
     drafts: TokenTree | None = None
     draft_base: int = 0
     drafted: int = 0

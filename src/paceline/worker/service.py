@@ -221,7 +221,7 @@ class WorkerService(ABC):
                 timings=Timings(
                     queue=max(0.0, sequence.started - sequence.arrival - attempt.store_s),
                     store=attempt.store_s,
-                    compute=advance.compute,
+                    compute=advance.prompt_compute,
                 ),
             ),
         )
