@@ -16,9 +16,7 @@ from paceline.contracts.codec import Decoder, encode
 from paceline.contracts.errors import ProtocolError
 from paceline.contracts.subjects import Endpoint
 
-KINDS: list[type[m.Message]] = [
-    kind for kind in vars(m).values() if type(kind) is type(m.Ack) and m.Message in kind.__bases__
-]
+KINDS = [kind for kind in m.Message.__subclasses__() if kind.__module__ == m.__name__]
 ENDPOINTS: list[Endpoint[Any, Any]] = [e for e in vars(subjects).values() if isinstance(e, Endpoint)]
 
 

@@ -9,11 +9,8 @@ from paceline.contracts.subjects import Endpoint
 
 
 def test_every_endpoint_has_its_subject() -> None:
-    found = {
-        name: endpoint.subject("decode", "w1")
-        for name, endpoint in vars(subjects).items()
-        if isinstance(endpoint, Endpoint)
-    }
+    endpoints = {name: e for name, e in vars(subjects).items() if isinstance(e, Endpoint)}
+    found = {name: e.subject("decode", "w1") for name, e in endpoints.items()}
     assert found == {
         "PREFILL": "paceline.decode.w1.prefill",
         "GENERATE": "paceline.decode.w1.generate",
