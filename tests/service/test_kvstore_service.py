@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import msgspec
@@ -28,6 +28,7 @@ from paceline.transport.shm import ShmTransport
 
 PAGE = 4096
 PAGES = 8
+LEASE_S = 30.0
 STORE = "kvstore-1"
 
 
@@ -39,9 +40,9 @@ class Node:
         self.broker = MemoryBroker()
         self.service: KvStoreService
 
-    async def start(self, *, lease_s: float = 30.0, size: int = PAGES * PAGE) -> None:
+    async def start(self) -> None:
         self.context = await make_context(self.broker.client(), "kvstore", STORE)
-        self.service = KvStoreService(self.context, Settings(self.directory, size, lease_s))
+        self.service = KvStoreService(self.context, Settings(self.directory, PAGES * PAGE, LEASE_S))
         await self.context.api.start()
         await self.service.start()
 
@@ -90,6 +91,16 @@ class Worker:
         await asyncio.to_thread(pages.read, lease.pages, out)
         return [int(page[0]) for page in out]
 
+    async def leave_the_bus(self) -> None:
+        """A last beacon, which the roster takes for the end of this life."""
+        for state in ("ready", "gone"):
+            fields = {
+                "type": "beacon", "role": "prefill", "worker": self.name, "incarnation": "life-1", "host": "h",
+                "pid": 1, "state": state, "started": 1.0, "load": {},
+            }  # fmt: skip
+            beacon = msgspec.convert(fields, m.Beacon)
+            await self.bus.publish(subjects.beacon("prefill", self.name), encode(beacon))
+
     async def store(self, *keys: bytes) -> None:
         room = await self.reserve(*keys)
         await self.write(room, *(key[0] for key in room.keys))
@@ -114,12 +125,13 @@ async def worker(node: Node) -> AsyncIterator[Worker]:
     await worker.transport.close()
 
 
-def beacon(worker: str, state: str) -> m.Beacon:
-    fields = {
-        "type": "beacon", "role": "prefill", "worker": worker, "incarnation": "life-1", "host": "h", "pid": 1,
-        "state": state, "started": 1.0, "load": {},
-    }  # fmt: skip
-    return msgspec.convert(fields, m.Beacon)
+@pytest.fixture
+async def pass_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Moves the clock of the event loop on by seconds."""
+    loop = asyncio.get_running_loop()
+    clock, passed = loop.time, [0.0]
+    monkeypatch.setattr(loop, "time", lambda: clock() + sum(passed))
+    return passed.append
 
 
 async def test_pages_that_one_worker_stored_are_read_by_another(node: Node, worker: Worker) -> None:
@@ -207,20 +219,28 @@ async def test_memory_is_bounded_by_the_setting_and_a_quarter_of_what_is_free(
         await worker.reserve(b"z", page_bytes=0)
 
 
-async def test_a_read_lease_ends_by_itself(node: Node, worker: Worker) -> None:
-    await node.start(lease_s=0.05)
+async def test_a_read_lease_ends_by_itself(
+    node: Node, worker: Worker, pass_time: Callable[[float], None]
+) -> None:
+    await node.start()
     await worker.store(b"a")
-    assert (await worker.lookup(b"a")).ttl_s == 0.05
-    assert node.service.load().leases == 1
-    load = await node.until_no_lease()
-    assert (load.pages_used, load.pages_cached) == (0, 1)
+    assert (await worker.lookup(b"a")).ttl_s == LEASE_S
+    pass_time(LEASE_S / 2)
+    later = await worker.lookup(b"a")
+    assert node.service.load().leases == 2
+    pass_time(LEASE_S / 2)
+    await until(lambda: node.service.load().leases == 1)
+    await worker.release(later.lease_id)
+    load = node.service.load()
+    assert (load.pages_used, load.pages_cached, load.leases) == (0, 1, 0)
 
 
 async def test_a_writer_that_never_came_loses_its_pages_and_cannot_write_them_later(
-    node: Node, worker: Worker
+    node: Node, worker: Worker, pass_time: Callable[[float], None]
 ) -> None:
-    await node.start(lease_s=0.05)
+    await node.start()
     room = await worker.reserve(b"a")
+    pass_time(LEASE_S)
     load = await node.until_no_lease()
     assert (load.pages_used, load.pages_cached) == (0, 0)
     with pytest.raises(StalePage):
@@ -229,10 +249,10 @@ async def test_a_writer_that_never_came_loses_its_pages_and_cannot_write_them_la
         await worker.publish(room.lease_id, b"A")
 
 
-async def test_the_pages_of_a_late_writer_are_nobodys_until_its_copy_has_ended(
+async def test_the_pages_of_a_silent_writer_are_nobodys_until_its_copy_has_ended(
     node: Node, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await node.start(lease_s=0.05)
+    await node.start()
     started, finish = threading.Event(), threading.Event()
     copy = np.copyto
 
@@ -246,11 +266,10 @@ async def test_the_pages_of_a_late_writer_are_nobodys_until_its_copy_has_ended(
     write = asyncio.create_task(worker.write(room, *range(PAGES)))
     assert await asyncio.to_thread(started.wait, 10)
     other = Worker(node, "prefill-2")
-    short = await other.reserve(b"x")
-    assert short.pages == []
+    assert (await other.reserve(b"x")).pages == []
 
-    # The lease runs out here, at the latest when the recall has reached the worker's mapping.
     mapping = await worker.transport.connect(room.transfer)
+    await worker.leave_the_bus()
     await until(lambda: mapping.lost)
     load = node.service.load()
     assert (load.pages_used, load.leases, load.tasks) == (PAGES, 1, 1)
@@ -311,13 +330,10 @@ async def test_the_leases_of_a_process_that_is_killed_end(node: Node, worker: Wo
 async def test_the_leases_of_a_worker_that_left_the_bus_end(node: Node, worker: Worker) -> None:
     await node.start()
     await worker.store(b"a")
-    for state in ("ready", "gone"):
-        if state == "gone":
-            await worker.lookup(b"a")
-            await worker.reserve(b"b")
-            assert node.service.load().leases == 2
-        subject = subjects.beacon("prefill", worker.name)
-        await worker.bus.publish(subject, encode(beacon(worker.name, state)))
+    await worker.lookup(b"a")
+    await worker.reserve(b"b")
+    assert node.service.load().leases == 2
+    await worker.leave_the_bus()
     load = await node.until_no_lease()
     assert (load.pages_used, load.pages_cached) == (0, 1)
 

@@ -11,10 +11,10 @@ import numpy as np
 from paceline.contracts.errors import ProtocolError, Unavailable
 from paceline.contracts.messages import PageRef
 from paceline.transport.arena import Mapping
-from paceline.transport.interface import Bytes, StalePage
+from paceline.transport.interface import Bytes, RemotePages, StalePage
 
 
-class ShmPages:
+class ShmPages(RemotePages):
     """`RemotePages` over a mapped arena. Owns `connection`, which both sides watch: it ends for the owner
     when the last copy has ended after `close`, and for this side when the owner dies or recalls the arena,
     which closes.

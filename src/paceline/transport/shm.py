@@ -16,6 +16,7 @@ from paceline.contracts.messages import Refused, ShmTransfer
 from paceline.transport.arena import Arena, Mapping
 from paceline.transport.exporter import Exporter
 from paceline.transport.handshake import LINE_BYTES, Hello, decode_answer, line
+from paceline.transport.interface import Transport
 from paceline.transport.pages import ShmPages
 
 log = structlog.get_logger(__name__)
@@ -23,7 +24,7 @@ log = structlog.get_logger(__name__)
 CONNECT_SECONDS = 1.0
 
 
-class ShmTransport:
+class ShmTransport(Transport):
     """`Transport` over memfd arenas, whose descriptors travel over unix sockets in a directory that the
     workers of the host share.
     """
@@ -115,7 +116,7 @@ class ShmTransport:
         hello = Hello(worker=self._worker, incarnation=self._incarnation, arena=params.incarnation)
         await loop.sock_sendall(connection, line(hello))
         await _readable(connection)
-        data, fds, _, _ = socket.recv_fds(connection, LINE_BYTES, 1)
+        data, fds, _, _ = socket.recv_fds(connection, LINE_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
         try:
             answer = decode_answer(data)
             if isinstance(answer, Refused):
