@@ -116,7 +116,7 @@ def test_started_that_nobody_has_any_more_does_not_cost_the_answer() -> None:
     [
         ("nothing", [Ask("prefill", "p", 1, 0), Ask("decode", "d", 1, 1)]),
         ("started", [Ask("prefill", "p", 1, 0), Ask("decode", "d", 1, 1)]),
-        ("first token", [Ask("decode", "d", 1, 1)]),
+        ("first token", [Ask("prefill", "p", 1, 0), Ask("decode", "d", 1, 1)]),
         ("three tokens", [Ask("decode", "d", 1, 3)]),
     ],
 )

@@ -218,7 +218,7 @@ def test_reservations_weigh_like_reported_load() -> None:
         make_beacon("decode", "d1", load=decode_load(running=1)),
         make_beacon("decode", "d2", load=decode_load()),
     ]
-    pending = {
+    pending: dict[tuple[Role, str], Pending] = {
         ("prefill", "p1"): Pending(old_requests=1, old_tokens=400, new_requests=1, new_tokens=50),
         ("prefill", "p2"): Pending(old_tokens=300, new_tokens=0),
         ("decode", "d1"): Pending(old_requests=1, new_requests=1),
@@ -231,7 +231,7 @@ def test_reservations_weigh_like_reported_load() -> None:
 
 def test_reserved_pages_count_as_used() -> None:
     decode = [make_beacon("decode", "d1", load=decode_load(total=20))]
-    pending = {("decode", "d1"): Pending(new_pages=20 - pages_for(1000) + 1)}
+    pending: dict[tuple[Role, str], Pending] = {("decode", "d1"): Pending(new_pages=20 - pages_for(1000) + 1)}
     assert decide([], decode, pending=pending).decode_candidates[0].cost_ms > FULL_MS
     assert decide([], decode).decode_candidates[0].cost_ms < FULL_MS
 

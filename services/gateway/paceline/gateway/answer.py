@@ -16,9 +16,14 @@ class Usage:
     started: Started | None
     done: Done | None
 
+    @property
+    def cached(self) -> CachedTokens:
+        """Prompt tokens that were reused, as far as a worker said so."""
+        return self.started.cached if self.started else CachedTokens()
+
     def body(self) -> dict[str, Any]:
         """OpenAI's usage object, and under `paceline` where the time went (seconds) and what was reused."""
-        cached = self.started.cached if self.started else CachedTokens()
+        cached = self.cached
         body: dict[str, Any] = {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,

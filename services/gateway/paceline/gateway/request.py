@@ -137,7 +137,8 @@ class Request:
             return []
         self._progress = now
         asks = self._ask_decode() if "decode" not in self._gone else []
-        if self._prefill_owes():
+        # Prefill's first token may have been the last, and its Done lost.
+        if self._prefill_owes() or self._needs("prefill"):
             asks = self._ask_prefill() + asks
         return asks
 

@@ -17,7 +17,7 @@ from typing import Literal, TypeAlias
 
 from paceline.contracts.errors import ContextTooLong, Unavailable
 from paceline.contracts.hashing import PAGE_TOKENS
-from paceline.contracts.messages import Beacon
+from paceline.contracts.messages import Beacon, Role
 from paceline.gateway.reservations import NOTHING, Pending
 
 SLACK_MS = 200.0
@@ -36,7 +36,7 @@ class Snapshot:
 
     prefill: Sequence[Beacon]
     decode: Sequence[Beacon]
-    pending: Mapping[tuple[str, str], Pending]
+    pending: Mapping[tuple[Role, str], Pending]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Prompt:
     model: str
     tokens: int
     session: bytes
-    avoid: frozenset[tuple[str, str]] = frozenset()
+    avoid: frozenset[tuple[Role, str]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

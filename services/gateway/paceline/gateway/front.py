@@ -1,0 +1,47 @@
+"""What the HTTP handlers of one gateway share."""
+
+from dataclasses import dataclass
+
+from paceline.contracts.errors import Unavailable
+from paceline.gateway.admission import Admission
+from paceline.gateway.auth import Keys
+from paceline.gateway.mesh import Mesh
+from paceline.gateway.metrics import Metrics
+from paceline.gateway.settings import Settings
+from paceline.gateway.tokenizing import Tokenizing
+
+
+@dataclass
+class Front:
+    """`tokenizing` is None until the model's tokenizer is loaded; `created` is when the gateway began, UNIX seconds."""
+
+    settings: Settings
+    model: str
+    created: int
+    keys: Keys
+    metrics: Metrics
+    admission: Admission
+    mesh: Mesh
+    tokenizing: Tokenizing | None = None
+    draining: bool = False
+
+    def language(self) -> Tokenizing:
+        """The model's tokenizer and template. Raises `Unavailable` when no new request can be taken."""
+        if self.draining:
+            raise Unavailable("the server is shutting down")
+        if self.tokenizing is None:
+            raise Unavailable("the server is starting")
+        return self.tokenizing
+
+    def missing(self) -> list[str]:
+        """What stands between a request and its answer; nothing when the model can be served."""
+        missing = []
+        if self.draining:
+            missing.append("gateway: draining")
+        if self.tokenizing is None:
+            missing.append("gateway: tokenizer is loading")
+        try:
+            self.mesh.room(self.model)
+        except Unavailable:
+            missing.append(f"decode: no worker is ready for {self.model}")
+        return missing

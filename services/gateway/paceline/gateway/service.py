@@ -1,0 +1,101 @@
+"""The gateway service: HTTP on one side, the mesh on the other."""
+
+import time
+
+import structlog
+from aiohttp import web
+
+from paceline.contracts.errors import InvalidRequest
+from paceline.contracts.messages import Load, ModelInfo
+from paceline.gateway.admission import Admission
+from paceline.gateway.app import build_app
+from paceline.gateway.auth import Keys, check_exposure, parse_keys
+from paceline.gateway.dispatch import Policy
+from paceline.gateway.front import Front
+from paceline.gateway.mesh import Mesh
+from paceline.gateway.metrics import Metrics
+from paceline.gateway.settings import Settings
+from paceline.gateway.tokenizing import Tokenizing
+from paceline.model.files import locate
+from paceline.runtime.context import Context
+
+log = structlog.get_logger(__name__)
+
+# For handlers that a drain did not wait for.
+_SHUTDOWN_S = 0.5
+
+
+class Gateway:
+    """A `runtime.service.Service`. It has no endpoints on the bus but the common ones."""
+
+    def __init__(self, context: Context, settings: Settings) -> None:
+        """Raises `InvalidRequest` for settings that cannot work."""
+        keys = parse_keys(settings.api_keys)
+        check_exposure(settings.host, keys, allowed=settings.allow_unauthenticated)
+        self._files = locate(settings.model)
+        self._settings = settings
+        self._metrics = Metrics(context.roster, context.identity.worker, self.load)
+        self._admission = Admission(max_running=settings.max_running, max_waiting=settings.max_queue)
+        self._mesh = Mesh(
+            context,
+            self._metrics,
+            Policy(settings.handoff_min_tokens, settings.failover_wait_s),
+        )
+        self._front = Front(
+            settings=settings,
+            model=settings.model_name or self._files.name,
+            created=int(time.time()),
+            keys=Keys(keys),
+            metrics=self._metrics,
+            admission=self._admission,
+            mesh=self._mesh,
+        )
+        self._runner = web.AppRunner(
+            build_app(self._front),
+            handle_signals=False,
+            handler_cancellation=True,
+            access_log=None,
+            shutdown_timeout=_SHUTDOWN_S,
+        )
+
+    @property
+    def port(self) -> int:
+        """Where HTTP is served, from `start` on."""
+        return int(self._runner.addresses[0][1])
+
+    async def start(self) -> None:
+        """Answer HTTP at once, /health with 503 until the tokenizer is loaded."""
+        await self._mesh.start()
+        await self._runner.setup()
+        host, port = self._settings.host, self._settings.port
+        try:
+            await web.TCPSite(self._runner, host, port).start()
+        except OSError as e:
+            raise InvalidRequest(
+                f"cannot listen on {host}:{port}: {e.strerror or e}", param="PACELINE_PORT"
+            ) from e
+        log.info("http_listening", host=host, port=self.port)
+        self._front.tokenizing = await Tokenizing.load(self._files, self._settings.tokenizer_threads)
+
+    def load(self) -> Load:
+        return Load(
+            running=self._admission.running,
+            waiting=self._admission.waiting,
+            leases=self._mesh.reserved,
+            tasks=self._mesh.tasks,
+        )
+
+    def model(self) -> ModelInfo | None:
+        """None: a gateway makes no KV."""
+        return None
+
+    async def drain(self) -> None:
+        """Answer new requests with 503, and wait for those that run."""
+        self._front.draining = True
+        await self._admission.idle()
+
+    async def close(self) -> None:
+        await self._runner.cleanup()
+        await self._mesh.close()
+        if self._front.tokenizing:
+            self._front.tokenizing.close()
