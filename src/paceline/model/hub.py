@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+from httpx2 import HTTPError
 from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 from huggingface_hub.utils.tqdm import tqdm
 
 from paceline.contracts.errors import InvalidRequest, Unavailable
@@ -29,12 +30,10 @@ def download(repository: str, progress: Progress) -> Path:
     """
     try:
         return Path(snapshot_download(repository, allow_patterns=_FILES, tqdm_class=_reporting(progress)))
-    except (LocalEntryNotFoundError, OSError) as e:
-        if isinstance(e, HfHubHTTPError):
-            raise InvalidRequest(f"{repository} cannot be had from the Hugging Face hub: {e}") from e
-        raise Unavailable(f"the Hugging Face hub cannot be reached for {repository}: {e}") from e
-    except HFValidationError as e:
-        raise InvalidRequest(f"{repository} is no model of the Hugging Face hub: {e}") from e
+    except (RepositoryNotFoundError, HFValidationError) as e:
+        raise InvalidRequest(f"{repository} cannot be had from the Hugging Face hub: {e}") from e
+    except (HTTPError, OSError) as e:
+        raise Unavailable(f"the Hugging Face hub does not give {repository}: {e}") from e
 
 
 def _reporting(progress: Progress) -> type[tqdm]:

@@ -13,6 +13,8 @@ from paceline.engine.interface import Engine
 from paceline.engine.registry import open_engine
 from paceline.model.files import ModelFiles, locate
 
+library: Any = transformers  # typed only in part
+
 VOCAB = 160
 PAGES = 40
 
@@ -74,7 +76,7 @@ class Reference:
 def save_model(name: str, directory: Path, **options: Any) -> Reference:
     """Build the random model `name` and save it as safetensors."""
     torch.manual_seed(len(name))
-    model = transformers.AutoModelForCausalLM.from_config(MODELS[name](), attn_implementation="eager").eval()
+    model = library.AutoModelForCausalLM.from_config(MODELS[name](), attn_implementation="eager").eval()
     with torch.no_grad():
         for parameter_name, parameter in model.named_parameters():
             # Left alone, norms are one and biases zero, and mixing two of them up would go unseen.

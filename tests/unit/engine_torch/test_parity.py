@@ -15,7 +15,7 @@ Logits = npt.NDArray[np.float32]
 
 
 def prompt(length: int, seed: int = 0) -> list[int]:
-    return np.random.default_rng(seed).integers(3, VOCAB, length).tolist()
+    return [int(t) for t in np.random.default_rng(seed).integers(3, VOCAB, length)]
 
 
 def assert_same(found: Logits, expected: Logits) -> None:

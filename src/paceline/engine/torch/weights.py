@@ -77,7 +77,7 @@ class _Loader:
         parts = [self._stored[name] for name in names]
         rows = sum(t.shape[0] for t in parts)
         joined = torch.empty((rows, *parts[0].shape[1:]), dtype=self._dtype)
-        for target, part in zip(joined.split([t.shape[0] for t in parts]), parts, strict=True):
+        for target, part in zip(torch.split(joined, [t.shape[0] for t in parts]), parts, strict=True):
             _convert(part, target)
             self._done += part.data.size
             self._progress(self._done, self._total)
