@@ -9,8 +9,11 @@ from paceline.runtime.run import run
 
 
 def main() -> None:
-    settings = read(Settings, os.environ)
-    run("drafter", "proposes tokens to decode workers", lambda context: DrafterService(context, settings))
+    run(
+        "drafter",
+        "proposes tokens to decode workers",
+        lambda context: DrafterService(context, read(Settings, os.environ)),
+    )
 
 
 if __name__ == "__main__":

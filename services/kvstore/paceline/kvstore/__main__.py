@@ -9,9 +9,10 @@ from paceline.runtime.run import run
 
 
 def main() -> None:
-    settings = read(Settings, os.environ)
     run(
-        "kvstore", "keeps the KV pages of a host's workers", lambda context: KvStoreService(context, settings)
+        "kvstore",
+        "keeps the KV pages of a host's workers",
+        lambda context: KvStoreService(context, read(Settings, os.environ)),
     )
 
 
