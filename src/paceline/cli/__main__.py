@@ -1,9 +1,9 @@
 """The `paceline` command."""
 
 import typer
-from paceline.cli.pull import pull
 
 from paceline.cli.chat import chat
+from paceline.cli.pull import pull
 from paceline.cli.status import status
 from paceline.cli.up import up
 

@@ -13,7 +13,7 @@ from paceline.cli.completion import ChatError, ChatMessage, Figures, Server, fir
 Url = Annotated[str, typer.Option("--url", envvar="PACELINE_URL", help="Where the gateway is, without /v1.")]
 Model = Annotated[str | None, typer.Option("--model", help="Model id; by default the first that is served.")]
 MaxTokens = Annotated[int | None, typer.Option("--max-tokens", min=1, help="Longest answer.")]
-Temperature = Annotated[float | None, typer.Option("--temperature", min=0.0, max=2.0, help="0 is greedy.")]
+Temperature = Annotated[float, typer.Option("--temperature", min=0.0, max=2.0, help="0 is greedy.")]
 Question = Annotated[str | None, typer.Argument(help="Ask this and leave; without it, talk.")]
 
 HELP = "/reset forgets the conversation, /quit or Ctrl-D leaves, Ctrl-C stops an answer."
@@ -75,13 +75,14 @@ def chat(
     url: Url = "http://127.0.0.1:8080",
     model: Model = None,
     max_tokens: MaxTokens = None,
-    temperature: Temperature = None,
+    temperature: Temperature = 0.2,
 ) -> None:
     """Chat with the model in the terminal, or ask one question."""
     console = Console()
     server = Server(url.rstrip("/"), os.environ.get("PACELINE_API_KEY"))
-    given = {"max_tokens": max_tokens, "temperature": temperature}
-    options = {name: value for name, value in given.items() if value is not None}
+    options: dict[str, float] = {"temperature": temperature}
+    if max_tokens is not None:
+        options["max_tokens"] = max_tokens
     try:
         conversation = Conversation(console, server, model or asyncio.run(first_model(server)), options)
         if question is None:

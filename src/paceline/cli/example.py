@@ -33,8 +33,10 @@ def curl(base_url: str, model: str, *, with_key: bool) -> str:
     body = {
         "model": model,
         "messages": [{"role": "user", "content": PROMPT}],
-        "max_tokens": 100,
+        "max_tokens": 150,
         "temperature": 0,
+        # The smallest models repeat themselves without it.
+        "frequency_penalty": 0.5,
         "stream": True,
         "stream_options": {"include_usage": True},
     }

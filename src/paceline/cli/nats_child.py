@@ -38,7 +38,7 @@ class NatsChild:
 
 
 class _Watched:
-    """A process that somebody else reaps."""
+    """A process that somebody else reaps, so that its exit status is not known here."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -48,7 +48,7 @@ class _Watched:
     def send_signal(self, signum: int) -> None:
         signal.pidfd_send_signal(self._fd, signum)
 
-    async def wait(self) -> int:
+    async def wait(self) -> None:
         ended = asyncio.Event()
         loop = asyncio.get_running_loop()
         loop.add_reader(self._fd, ended.set)
@@ -58,4 +58,3 @@ class _Watched:
             loop.remove_reader(self._fd)
             os.close(self._fd)
         self.returncode = 0
-        return self.returncode

@@ -10,6 +10,9 @@ class Screen:
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False)
+        if not self.console.is_terminal:
+            # A file or a pipe has no width to keep to.
+            self.console.width = 200
 
     def line(self, text: str = "", *, style: str | None = None) -> None:
         """Print `text` as it is."""

@@ -86,18 +86,24 @@ async def _rows(bus: NatsBus, run: runfile.RunInfo | None) -> list[Row]:
 
 
 def table(rows: list[Row]) -> Table:
-    """The rows for people."""
-    grid = Table(box=None, pad_edge=False)
-    for name in ("service", "worker", "state", "model"):
-        grid.add_column(name)
-    for name in ("running", "waiting", "pages used/cached/total", "hit rate", "tok/s", "restarts"):
-        grid.add_column(name, justify="right")
-    for row in rows:
-        grid.add_row(
-            *(row.service, row.worker, row.state, row.model, str(row.running), str(row.waiting)),
-            f"{row.pages_used}/{row.pages_cached}/{row.pages_total}" if row.pages_total else "-",
-            "-" if row.hit_rate is None else f"{row.hit_rate:.0%}",
-            f"{row.tokens_per_s:.1f}" if row.tokens_per_s else "-",
-            "-" if row.restarts is None else str(row.restarts),
-        )
+    """The rows for people. In a narrow terminal only the model's name gives way."""
+    names = ("service", "worker", "state", "run", "wait", "used/cached/pages", "hits", "tok/s", "restarts")
+    cells = [_cells(row) for row in rows]
+    grid = Table(box=None, pad_edge=False, collapse_padding=True)
+    for i, name in enumerate(names):
+        width = max(len(text) for text in (name, *(row[i] for row in cells)))
+        grid.add_column(name, justify="left" if i < 3 else "right", no_wrap=True, min_width=width)
+    grid.add_column("model", no_wrap=True, overflow="ellipsis")
+    for row, texts in zip(rows, cells, strict=True):
+        grid.add_row(*texts, row.model)
     return grid
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    return (
+        *(row.service, row.worker, row.state, str(row.running), str(row.waiting)),
+        f"{row.pages_used}/{row.pages_cached}/{row.pages_total}" if row.pages_total else "-",
+        "-" if row.hit_rate is None else f"{row.hit_rate:.0%}",
+        f"{row.tokens_per_s:.1f}" if row.tokens_per_s else "-",
+        "-" if row.restarts is None else str(row.restarts),
+    )

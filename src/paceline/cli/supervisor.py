@@ -28,8 +28,8 @@ class Process(Protocol):
     def send_signal(self, signum: int, /) -> None:
         """Signal it. Raises `ProcessLookupError` when it is gone."""
 
-    async def wait(self) -> int:
-        """Until it ends. Returns the exit status, negative for a signal."""
+    async def wait(self) -> int | None:
+        """Until it ends. Returns the exit status, negative for a signal, or None where it is not known."""
 
 
 Launch: TypeAlias = Callable[[], Awaitable[Process]]
@@ -132,4 +132,6 @@ class Supervisor:
         if child.stopping.is_set():
             child.send(signal.SIGTERM)
         code = await child.process.wait()
+        if code is None:
+            return "ended"
         return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"

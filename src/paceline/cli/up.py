@@ -6,11 +6,11 @@ from contextlib import redirect_stderr
 from typing import Annotated, Literal
 
 import typer
-from paceline.cli.pull import find
 
 from paceline.cli import ports, runfile
 from paceline.cli.mesh import Address, Mesh
 from paceline.cli.plan import Options
+from paceline.cli.pull import find
 from paceline.cli.rundir import RunDir
 from paceline.cli.screen import Screen
 from paceline.contracts.errors import PacelineError
