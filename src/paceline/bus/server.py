@@ -142,5 +142,4 @@ def _config(port: int, token: str) -> bytes:
         authorization {{ token: "{token}" }}
         max_payload: {_MAX_PAYLOAD}
         max_pending: {_MAX_PENDING}
-        write_deadline: "10s"
     """.encode()

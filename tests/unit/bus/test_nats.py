@@ -55,6 +55,20 @@ async def test_publishes_of_the_gap_arrive_in_order_once_the_server_is_back(nats
     await bus.close()
 
 
+async def test_close_does_not_wait_for_a_server_that_hangs(
+    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nats, "_CLOSE_S", 0.1)
+    bus = await NatsBus.connect(nats_server.url, name="test")
+    await bus.subscribe("a", lambda d: None)
+    os.kill(nats_server.pid, signal.SIGSTOP)
+    try:
+        async with asyncio.timeout(2):
+            await bus.close()
+    finally:
+        os.kill(nats_server.pid, signal.SIGCONT)
+
+
 async def test_connect_waits_for_a_server_that_comes_up_later(nats_server: NatsServer) -> None:
     port = nats_server.port
     await nats_server.stop()
