@@ -90,18 +90,18 @@ class PageStore:
         lease = await rpc.call(
             self._context.bus, subjects.LOOKUP, "kvstore", store.worker, lookup, timeout=LOOKUP_S
         )
-        good = 0
+        damaged: list[bytes] = []
         try:
-            if lease.pages:
-                good = await self._copy_in(lease, hashes)
-        finally:
+            good = await self._copy_in(lease, hashes) if lease.pages else 0
             damaged = keys[good : good + 1] if good < len(lease.pages) else []
-            release = Release(lease_id=lease.lease_id, damaged=damaged)
-            await rpc.call(self._context.bus, subjects.RELEASE, "kvstore", store.worker, release)
+        finally:
+            if lease.pages:
+                release = Release(lease_id=lease.lease_id, damaged=damaged)
+                await rpc.call(self._context.bus, subjects.RELEASE, "kvstore", store.worker, release)
         return good
 
     async def _copy_in(self, lease: Lease, hashes: list[bytes]) -> int:
-        """Copy the leased pages into own ones, as far as their digests match."""
+        """Copy the leased pages into own ones; how many were what their digests say."""
         remote = await self._host.transport.connect(lease.transfer)
         pages = await self._host.thread.call(lambda s: s.pool.allocate(len(lease.pages)))
         good = 0
@@ -152,8 +152,15 @@ class PageStore:
         room = await rpc.call(self._context.bus, subjects.RESERVE, "kvstore", store.worker, reserve)
         if not room.keys:
             return
-        remote = await self._host.transport.connect(room.transfer)
-        digests = await asyncio.to_thread(self._write, remote, room, [by_key[k].ref.page for k in room.keys])
+        try:
+            remote = await self._host.transport.connect(room.transfer)
+            digests = await asyncio.to_thread(
+                self._write, remote, room, [by_key[k].ref.page for k in room.keys]
+            )
+        except PacelineError:
+            release = Release(lease_id=room.lease_id)
+            await rpc.call(self._context.bus, subjects.RELEASE, "kvstore", store.worker, release)
+            raise
         publish = Publish(lease_id=room.lease_id, digests=digests)
         await rpc.call(self._context.bus, subjects.PUBLISH, "kvstore", store.worker, publish)
 

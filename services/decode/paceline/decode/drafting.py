@@ -29,6 +29,9 @@ MAX_DRAFT = 8
 DEADLINE_S = 0.25
 """A proposal that takes longer is for tokens of long ago."""
 
+RETRY_S = 0.5
+"""How long a drafter that failed is left alone."""
+
 
 @dataclass(slots=True)
 class _Drafting:
@@ -36,53 +39,58 @@ class _Drafting:
     tenant: str
     epoch: int
     tokens: list[int]  # prompt and output so far
-    worker: str | None = None  # the drafter that knows the sequence
-    told: int = 0  # tokens that it knows
+    worker: str | None = None  # the drafter that may know the sequence, and has to be told of its end
+    told: int | None = None  # tokens that it knows; None = it has to be opened (again)
 
 
 class Drafting:
-    """The sequences of this worker that want drafts."""
+    """The sequences of this worker that want drafts. One conversation with one drafter, so that it hears in order."""
 
-    def __init__(self, context: Context, host: EngineHost, tasks: Tasks) -> None:
+    def __init__(self, context: Context, host: EngineHost) -> None:
         self._context = context
         self._host = host
-        self._tasks = tasks
         self._sequences: dict[str, _Drafting] = {}
+        self._ended: list[_Drafting] = []
         self._epoch = 0
         self._wake = asyncio.Event()
 
     def __len__(self) -> int:
-        return len(self._sequences)
+        return len(self._sequences) + len(self._ended)
 
     def start(self, tasks: Tasks) -> None:
         tasks.spawn(self._run(), name="drafting")
 
     def open(self, sequence: Sequence, tokens: list[int], tenant: str) -> None:
         """Draft for a sequence that begins to decode after `tokens`."""
+        if earlier := self._sequences.get(sequence.request_id):
+            self.close(earlier.sequence)
         self._sequences[sequence.request_id] = _Drafting(sequence, tenant, 0, list(tokens))
         self._wake.set()
 
     def extend(self, sequence: Sequence, tokens: Iterable[int]) -> None:
         """More tokens were accepted."""
-        drafting = self._sequences.get(sequence.request_id)
-        if drafting is not None and drafting.sequence is sequence:
+        if drafting := self._of(sequence):
             drafting.tokens.extend(tokens)
             self._wake.set()
 
     def close(self, sequence: Sequence) -> None:
         """The sequence left. Its tokens stay in the drafter's index."""
-        drafting = self._sequences.get(sequence.request_id)
-        if drafting is None or drafting.sequence is not sequence:
-            return
-        del self._sequences[sequence.request_id]
-        if drafting.worker is not None:
-            self._tasks.spawn(self._close(drafting, drafting.worker), name="draft close")
+        if drafting := self._of(sequence):
+            del self._sequences[sequence.request_id]
+            if drafting.worker is not None:
+                self._ended.append(drafting)
+                self._wake.set()
 
     def drafter_lost(self, worker: str) -> None:
         """Open its sequences elsewhere, or there again once it is back."""
+        self._ended = [d for d in self._ended if d.worker != worker]
         for drafting in self._sequences.values():
             if drafting.worker == worker:
-                drafting.worker = None
+                drafting.worker = drafting.told = None
+
+    def _of(self, sequence: Sequence) -> _Drafting | None:
+        drafting = self._sequences.get(sequence.request_id)
+        return drafting if drafting is not None and drafting.sequence is sequence else None
 
     async def _run(self) -> None:
         while True:
@@ -91,18 +99,35 @@ class Drafting:
             drafter = next(
                 (b.worker for b in self._context.roster.alive("drafter") if b.state == "ready"), None
             )
-            if drafter is None:
-                continue
             try:
-                await self._open_new(drafter)
-                await self._propose(drafter)
+                await self._close_ended()
+                if drafter is not None:
+                    await self._open_new(drafter)
+                    await self._propose(drafter)
             except PacelineError as error:
                 log.info("drafter_failed", drafter=drafter, error=error.message)
-                self.drafter_lost(drafter)
+                for drafting in self._sequences.values():
+                    drafting.told = None
+                await asyncio.sleep(RETRY_S)
+                self._wake.set()
+
+    async def _close_ended(self) -> None:
+        while self._ended:
+            drafting = self._ended[0]
+            if drafting.worker is not None:
+                message = DraftClose(
+                    worker=self._context.identity.worker,
+                    request_id=drafting.sequence.request_id,
+                    epoch=drafting.epoch,
+                )
+                await rpc.call(self._context.bus, subjects.DRAFT_CLOSE, "drafter", drafting.worker, message)
+            if drafting in self._ended:  # the drafter may have been lost meanwhile
+                self._ended.remove(drafting)
 
     async def _open_new(self, drafter: str) -> None:
         for drafting in list(self._sequences.values()):
-            if drafting.worker == drafter:
+            ended = self._of(drafting.sequence) is not drafting  # while an earlier one was opened
+            if ended or (drafting.worker == drafter and drafting.told is not None):
                 continue
             self._epoch += 1
             drafting.epoch, drafting.worker, drafting.told = self._epoch, drafter, len(drafting.tokens)
@@ -117,11 +142,9 @@ class Drafting:
             self._offer(proposals.drafts)
 
     async def _propose(self, drafter: str) -> None:
-        commits = []
-        for drafting in self._sequences.values():
-            if drafting.worker == drafter and len(drafting.tokens) > drafting.told:
-                commits.append(_commit(drafting))
-                drafting.told = len(drafting.tokens)
+        commits = [
+            _take_news(d) for d in self._sequences.values() if d.told is not None and len(d.tokens) > d.told
+        ]
         if not commits:
             return
         message = Propose(
@@ -133,18 +156,18 @@ class Drafting:
         proposals = await rpc.call(
             self._context.bus, subjects.DRAFT_PROPOSE, "drafter", drafter, message, timeout=DEADLINE_S
         )
+        bases = {commit.request_id: commit.base for commit in commits}
+        for draft in proposals.drafts:
+            drafting = self._sequences.get(draft.request_id)
+            if (
+                drafting is not None
+                and draft.epoch == drafting.epoch
+                and draft.base == bases.get(draft.request_id)
+            ):
+                # A base that did not advance: the drafter does not know the sequence up to there.
+                drafting.told = None
+                self._wake.set()
         self._offer(proposals.drafts)
-
-    async def _close(self, drafting: _Drafting, drafter: str) -> None:
-        message = DraftClose(
-            worker=self._context.identity.worker,
-            request_id=drafting.sequence.request_id,
-            epoch=drafting.epoch,
-        )
-        try:
-            await rpc.call(self._context.bus, subjects.DRAFT_CLOSE, "drafter", drafter, message)
-        except PacelineError as error:
-            log.info("draft_close_unheard", drafter=drafter, error=error.message)
 
     def _offer(self, drafts: list[Drafted]) -> None:
         for draft in drafts:
@@ -158,10 +181,13 @@ def _offer(sequence: Sequence, base: int, tree: TokenTree, scheduler: Scheduler)
     scheduler.offer(sequence, base, tree)
 
 
-def _commit(drafting: _Drafting) -> DraftCommit:
+def _take_news(drafting: _Drafting) -> DraftCommit:
+    """The tokens that the drafter does not know yet; from now on it does."""
+    base = drafting.told or 0
+    drafting.told = len(drafting.tokens)
     return DraftCommit(
         request_id=drafting.sequence.request_id,
         epoch=drafting.epoch,
-        base=drafting.told,
-        tokens=drafting.tokens[drafting.told :],
+        base=base,
+        tokens=drafting.tokens[base:],
     )

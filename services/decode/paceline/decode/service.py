@@ -24,7 +24,7 @@ class DecodeService(WorkerService):
     def __init__(self, context: Context, settings: Settings) -> None:
         super().__init__(context, settings)
         self._handoffs = Handoffs(context, self.host)
-        self._drafting = Drafting(context, self.host, self.requests) if settings.draft else None
+        self._drafting = Drafting(context, self.host) if settings.draft else None
         context.api.serve(subjects.GENERATE, self._generate)
         context.api.serve(subjects.COMMIT, self._commit)
         context.api.serve(subjects.WITHDRAW, self._withdraw)
