@@ -29,7 +29,7 @@ class NatsBus(Bus):
     def __init__(self, on_closed: Callable[[], None]) -> None:
         self.dropped = 0
         self._client = Client()
-        self._subscriptions: list[_NatsSubscription] = []
+        self._subscriptions: set[_NatsSubscription] = set()
         self._on_closed = on_closed
         self._life: Literal["connecting", "open", "closing"] = "connecting"
         self._last_error: Exception | None = None
@@ -117,11 +117,14 @@ class NatsBus(Bus):
             subscription = await self._client.subscribe(
                 subject, cb=deliver, pending_msgs_limit=_PENDING_MESSAGES, pending_bytes_limit=_PENDING_BYTES
             )
-            await self._flush()
         except errors.Error as e:
             raise Unavailable(f"cannot subscribe to {subject}: {e}") from e
-        kept = _NatsSubscription(self._client, subscription)
-        self._subscriptions.append(kept)
+        kept = _NatsSubscription(self._client, self._subscriptions, subscription)
+        try:
+            await self._flush()
+        except errors.Error as e:
+            await kept.unsubscribe()
+            raise Unavailable(f"cannot subscribe to {subject}: {e}") from e
         return kept
 
     async def close(self) -> None:
@@ -129,7 +132,7 @@ class NatsBus(Bus):
         self._life = "closing"
         try:
             async with asyncio.timeout(_CLOSE_S):
-                await asyncio.gather(*(subscription.drain() for subscription in self._subscriptions))
+                await asyncio.gather(*(subscription.drain() for subscription in set(self._subscriptions)))
                 if self._client.is_connected:
                     await self._flush()
         except (TimeoutError, errors.Error) as e:
@@ -183,11 +186,18 @@ class NatsBus(Bus):
 
 
 class _NatsSubscription(Subscription):
-    def __init__(self, client: Client, subscription: NatsPySubscription) -> None:
+    """Keeps itself in `living` until it has ended."""
+
+    def __init__(
+        self, client: Client, living: "set[_NatsSubscription]", subscription: NatsPySubscription
+    ) -> None:
         self._client = client
+        self._living = living
         self._subscription = subscription
+        living.add(self)
 
     async def unsubscribe(self) -> None:
+        self._living.discard(self)
         try:
             await self._subscription.unsubscribe()
         except (errors.ConnectionClosedError, errors.ConnectionDrainingError, errors.BadSubscriptionError):
@@ -199,6 +209,7 @@ class _NatsSubscription(Subscription):
         if not self._client.is_connected:
             await self.unsubscribe()
             return
+        self._living.discard(self)
         try:
             await self._subscription.drain()  # type: ignore[no-untyped-call]
         except errors.Error:

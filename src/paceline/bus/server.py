@@ -30,7 +30,7 @@ _LISTENING = re.compile(r"Listening for client connections on 127\.0\.0\.1:(\d+)
 class NatsServer:
     """A server for this machine alone: loopback, a random token, no monitoring port.
 
-    It leaves no file behind, however it or we end: its configuration is an anonymous file, its log a pipe into ours.
+    It leaves no file behind, however it or we end: it reads its configuration from a pipe and logs into another.
     """
 
     def __init__(self) -> None:

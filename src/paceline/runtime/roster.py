@@ -122,17 +122,21 @@ class Roster:
             log.warning("beacon_unreadable", subject=delivery.subject, error=e.message)
             return
         if ended := self._sightings.observe(beacon, monotonic()):
-            self._lost(ended, "gone" if beacon.state == "gone" else "restarted")
+            if beacon.state == "gone":
+                log.info("worker_left", role=beacon.role, worker=beacon.worker)
+            else:
+                log.warning("worker_restarted", role=beacon.role, worker=beacon.worker)
+            self._tell(ended)
 
     async def _watch(self, bus: Bus) -> None:
         while True:
             await asyncio.sleep(_TICK_S)
             deaf = not bus.connected or (self._sightings.silent(monotonic()) and await _is_deaf(bus))
             for beacon in self._sightings.expire(monotonic(), deaf=deaf):
-                self._lost(beacon, "silent")
+                log.warning("worker_silent", role=beacon.role, worker=beacon.worker)
+                self._tell(beacon)
 
-    def _lost(self, beacon: Beacon, reason: str) -> None:
-        log.warning("worker_lost", role=beacon.role, worker=beacon.worker, reason=reason)
+    def _tell(self, beacon: Beacon) -> None:
         for callback in self._callbacks:
             try:
                 callback(beacon)

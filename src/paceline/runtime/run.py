@@ -48,7 +48,7 @@ def run(role: Role, description: str, build: Callable[[Context], Service]) -> No
         sys.exit(f"paceline {role}: {e.message}")
     logs.configure(settings.log_level, settings.log_format, worker=identity.worker)
     traces.configure(f"paceline-{role}", instance=identity.worker)
-    # With the default of 5 ms, 5 ms of Python on the loop turn an engine step of 3.3 ms into 6.1; so into 3.9.
+    # Beside 5 ms of Python on the loop, an engine step of 3.3 ms takes 6.1 ms with the default, 3.9 ms with this.
     sys.setswitchinterval(0.0005)
     code = uvloop.run(_main(settings, identity, description, build))
     traces.shutdown()
@@ -59,8 +59,14 @@ async def _main(
     settings: Settings, identity: Identity, description: str, build: Callable[[Context], Service]
 ) -> int:
     leave = _leave_on_signals()
+    shut_out = asyncio.Event()
+
+    def on_closed() -> None:
+        shut_out.set()
+        leave.set()
+
     name = f"{identity.role} {identity.worker}"
-    connecting = asyncio.create_task(NatsBus.connect(settings.nats_url, name=name, on_closed=leave.set))
+    connecting = asyncio.create_task(NatsBus.connect(settings.nats_url, name=name, on_closed=on_closed))
     try:
         if await finishes_before(leave, connecting):
             bus = connecting.result()
@@ -74,7 +80,7 @@ async def _main(
     except Exception:
         log.exception("service_failed", role=identity.role)
         return 1
-    return 0
+    return 1 if shut_out.is_set() else 0
 
 
 def _leave_on_signals() -> asyncio.Event:
