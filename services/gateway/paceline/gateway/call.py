@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
+from paceline.contracts.errors import PacelineError
 from paceline.contracts.messages import Beacon, Role, Sampling, Work
 from paceline.gateway.request import Request
 from paceline.gateway.reservations import Reservation
@@ -47,15 +48,21 @@ class Legs:
 @dataclass(slots=True, eq=False)
 class Call:
     """One request from its first dispatch to its last token. `legs` are those of the attempt that was dispatched
-    last, `avoid` the workers that an attempt failed on."""
+    last, `avoid` the workers that an attempt failed on, `refusal` why the last one was not taken."""
 
     job: Job
     request: Request
     dispatch: "Callable[[Call], Awaitable[None]]"
     legs: Legs | None = None
     avoid: set[tuple[Role, str]] = field(default_factory=set)
+    refusal: PacelineError | None = None
     _taken: int = 0
     _news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def begun(self) -> bool:
+        """Whether tokens were given to the client."""
+        return self._taken > 0
 
     def notify(self) -> None:
         """Something about `request` changed."""
@@ -83,16 +90,19 @@ class Call:
     async def next_batch(self, patience: float) -> Sequence[int] | None:
         """All tokens that came since the last call: at least one, or none after `patience` seconds without any, or
         None at the end. Dispatches the request, again where an attempt was lost. Raises the error that ended it.
+
+        Until the first batch is given away nothing has been said to the client, and an error comes before tokens.
         """
         request = self.request
         while True:
             self._news.clear()
-            if len(request.tokens) > self._taken:
+            fresh = len(request.tokens) > self._taken
+            if request.error is not None and not (self.begun and fresh):
+                raise request.error
+            if fresh and (self.begun or request.running or request.over):
                 batch = request.tokens[self._taken :]
                 self._taken = len(request.tokens)
                 return batch
-            if request.error is not None:
-                raise request.error
             if request.over:
                 return None
             if not request.running:

@@ -88,15 +88,19 @@ class Dispatcher:
             call.avoid.update(errors)
             error = _worst(list(errors.values()))
             log.warning("dispatch_failed", attempt=legs.attempt, error=error.message, code=error.code)
+            call.refusal = error
             request.give_up(error)
 
     async def _decide(self, call: Call) -> Decision:
-        """Route. Workers that failed before get a pause when there are no others."""
+        """Route. Workers that failed before get a pause when there are no others; if they are busy, a client that got
+        nothing yet is told so, because it can wait better than we can. Raises what the router raises, and `Busy`."""
         decision = await self._route(call)
         chosen = {("decode", decision.decode.worker)}
         if decision.prefill:
             chosen.add(("prefill", decision.prefill.worker))
         if chosen & call.avoid:
+            if isinstance(call.refusal, Busy) and not call.begun:
+                raise call.refusal
             await asyncio.sleep(_FIRST_PAUSE_S * 4.0 ** (call.request.attempt - 2))
             decision = await self._route(call)
         return decision

@@ -24,7 +24,8 @@ log = structlog.get_logger(__name__)
 
 Q = TypeVar("Q", Cancel, Confirm)
 
-_TELL_AGAIN_S = (0.1, 0.5, 2.0)
+_TELL_AGAIN_S = (0.1, 0.4, 1.0)
+_RECONNECT_S = 0.25
 
 
 class Endings:
@@ -84,22 +85,24 @@ class Endings:
         beacon: Beacon,
         message: Q,
     ) -> None:
-        for pause in (*_TELL_AGAIN_S, None):
+        pauses = iter(_TELL_AGAIN_S)
+        while True:
             try:
                 await rpc.call(self._bus, endpoint, beacon.role, beacon.worker, message)
             except Unavailable as error:
                 if not self._lives(beacon):
                     return
+                pause = next(pauses, None) if self._bus.connected else _RECONNECT_S
                 if pause is None:
                     log.warning(
                         "worker_not_told", verb=endpoint.verb, worker=beacon.worker, error=error.message
                     )
                     return
+                await asyncio.sleep(pause)
             except PacelineError:
                 return  # refused: it does not know the attempt any more
             else:
                 return
-            await asyncio.sleep(pause)
 
     def _lives(self, beacon: Beacon) -> bool:
         known = self._roster.get(beacon.role, beacon.worker)

@@ -1,0 +1,38 @@
+"""A model directory for a gateway: a tokenizer whose ids are the bytes of the text, and a small chat template."""
+
+import json
+from pathlib import Path
+
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers
+
+from paceline.model.tokenizer import _byte_alphabet
+
+EOS = 257
+VOCAB = 258
+
+TEMPLATE = (
+    "{% for m in messages %}{% if m.content == 'raise' %}{{ raise_exception('no') }}{% endif %}"
+    "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def write_model(directory: Path) -> Path:
+    """Everything that a gateway reads; there are no weights."""
+    directory.mkdir()
+    vocabulary = dict(_byte_alphabet())
+    tokenizer = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<|im_start|>", "<|im_end|>"])
+    tokenizer.save(str(directory / "tokenizer.json"))
+    (directory / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
+    (directory / "config.json").write_text(json.dumps({"eos_token_id": EOS}))
+    (directory / "model.safetensors").touch()
+    return directory
+
+
+def tokens_of(text: str) -> list[int]:
+    """The output tokens that are `text`."""
+    return list(text.encode())
