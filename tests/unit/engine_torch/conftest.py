@@ -1,9 +1,9 @@
 """Each test runs on every tiny model."""
 
 import pytest
-from tests.unit.engine_torch.models import MODELS, Reference, save_model, start_engine
 
 from paceline.engine.interface import Engine
+from tests.unit.engine_torch.models import MODELS, Reference, save_model, start_engine
 
 
 @pytest.fixture(scope="module", params=MODELS)

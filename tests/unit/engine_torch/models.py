@@ -20,8 +20,8 @@ PAGES = 40
 
 _SHAPE: dict[str, Any] = {
     "vocab_size": VOCAB,
-    "hidden_size": 48,
-    "intermediate_size": 112,
+    "hidden_size": 96,
+    "intermediate_size": 160,
     "num_hidden_layers": 3,
     "num_attention_heads": 6,
     "num_key_value_heads": 2,
@@ -60,7 +60,7 @@ class Reference:
 
     def __init__(self, directory: Path, model: Any) -> None:
         self.directory = directory
-        self._model = model
+        self.model = model
 
     @property
     def files(self) -> ModelFiles:
@@ -69,7 +69,7 @@ class Reference:
     def logits(self, tokens: list[int]) -> npt.NDArray[np.float32]:
         """[tokens, vocab], computed by transformers."""
         with torch.inference_mode():
-            found: npt.NDArray[np.float32] = self._model(torch.tensor([tokens])).logits[0].float().numpy()
+            found: npt.NDArray[np.float32] = self.model(torch.tensor([tokens])).logits[0].float().numpy()
         return found
 
 
@@ -88,7 +88,7 @@ def save_model(name: str, directory: Path, **options: Any) -> Reference:
 
 def start_engine(files: ModelFiles) -> Engine:
     """A float32 engine over pages that hold NaN, as pages of another life might."""
-    engine = open_engine("torch", files, dtype="float32", kv_dtype="float32", device="cpu", threads=2)
+    engine = open_engine("torch", files, dtype="float32", kv_dtype="float32", device="cpu", threads=1)
     engine.load(lambda done, total: None)
     engine.bind(np.full((PAGES, engine.layout.page_bytes), 0xFF, dtype=np.uint8))
     return engine

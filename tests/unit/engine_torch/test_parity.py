@@ -6,10 +6,10 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 import pytest
-from tests.unit.engine_torch.models import PAGES, VOCAB, Reference, save_model, start_engine
-from tests.unit.engine_torch.steps import Rows, make_step
 
 from paceline.engine.interface import Engine
+from tests.unit.engine_torch.models import PAGES, VOCAB, Reference, save_model, start_engine
+from tests.unit.engine_torch.steps import Rows, make_step
 
 Logits = npt.NDArray[np.float32]
 
@@ -49,10 +49,10 @@ def test_decode_token_by_token(reference: Reference, engine: Engine) -> None:
 
 def test_mixed_batch(reference: Reference, engine: Engine) -> None:
     """A fresh prompt, a chunk, and decoding sequences of very different lengths share a step."""
-    lengths = [40, 130, 3, 64, 65, 300, 20]
-    starts = [0, 100, 2, 63, 64, 299, 12]
+    lengths = [40, 130, 3, 64, 65, 300, 20, 140]
+    starts = [0, 100, 2, 63, 64, 299, 12, 139]
     prompts = [prompt(n, seed=n) for n in lengths]
-    pages = [[1], [2, 3, 4], [5], [6], [7, 8], [9, 10, 11, 12, 13], [14]]
+    pages = [[1], [2, 3, 4], [5], [6], [7, 8], [9, 10, 11, 12, 13], [14], [15, 16, 17]]
     before = [Rows(t[:s], 0, p) for t, s, p in zip(prompts, starts, pages, strict=True) if s]
     engine.execute(make_step(*before))
     found = engine.execute(

@@ -5,8 +5,6 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from tests.builders import make_sequence
-from tests.unit.engine_torch.models import PAGES, VOCAB, Reference
 
 from paceline.contracts.messages import TokenTree
 from paceline.engine.interface import Engine
@@ -15,6 +13,8 @@ from paceline.engine.plan import build_moves
 from paceline.engine.scheduler import Limits, Scheduler
 from paceline.engine.sequence import Sequence, State
 from paceline.engine.step import Float32
+from tests.builders import make_sequence
+from tests.unit.engine_torch.models import PAGES, VOCAB, Reference
 
 
 class Checked:
