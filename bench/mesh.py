@@ -10,10 +10,10 @@ import sys
 import time
 
 import aiohttp
+
 from bench.load import Prompts, Sample, ask
 from bench.meshes import running
 from bench.rows import Row, arguments, quantile, report
-
 from paceline.model.files import locate
 from paceline.model.pull import ensure_default
 

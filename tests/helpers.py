@@ -76,7 +76,7 @@ async def serving(
 async def until(condition: Callable[[], bool], *, timeout: float = 5.0) -> None:
     """Wait for `condition`, for things that have no event of their own. Raises `TimeoutError`."""
     async with asyncio.timeout(timeout):
-        while not condition():  # noqa: ASYNC110 - that is the point
+        while not condition():
             await asyncio.sleep(0.005)
 
 

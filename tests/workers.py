@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.helpers import serving, until
-
 from paceline.bus import rpc
 from paceline.bus.interface import Bus, Delivery
 from paceline.bus.memory import MemoryBroker
@@ -38,6 +36,7 @@ from paceline.kvstore.service import KvStoreService
 from paceline.kvstore.settings import Settings as KvStoreSettings
 from paceline.prefill.service import PrefillService
 from paceline.prefill.settings import Settings as PrefillSettings
+from tests.helpers import serving, until
 
 GATEWAY = "gw-test"
 PAGES = 64

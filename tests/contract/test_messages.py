@@ -7,14 +7,14 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.contract.golden import GOLDEN
-from tests.contract.strategies import values
 
 from paceline.contracts import messages as m
 from paceline.contracts import subjects
 from paceline.contracts.codec import Decoder, encode
 from paceline.contracts.errors import ProtocolError
 from paceline.contracts.subjects import Endpoint
+from tests.contract.golden import GOLDEN
+from tests.contract.strategies import values
 
 KINDS = [kind for kind in m.Message.__subclasses__() if kind.__module__ == m.__name__]
 ENDPOINTS: list[Endpoint[Any, Any]] = [e for e in vars(subjects).values() if isinstance(e, Endpoint)]

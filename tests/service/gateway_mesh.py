@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-from tests.helpers import serving, until
-from tests.service.gateway_model import EOS, tokens_of
 
 from paceline.bus.interface import Bus
 from paceline.bus.memory import MemoryBroker
@@ -47,6 +45,8 @@ from paceline.gateway.service import Gateway
 from paceline.gateway.settings import Settings
 from paceline.runtime.identity import new_identity
 from paceline.runtime.tasks import Tasks
+from tests.helpers import serving, until
+from tests.service.gateway_model import EOS, tokens_of
 
 MODEL = ModelInfo(name="m", context=4096, profile_id=b"p" * 32, page_bytes=1024, engine="scripted")
 

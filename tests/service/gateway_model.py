@@ -18,19 +18,23 @@ TEMPLATE = (
 )
 
 
-def write_model(directory: Path) -> Path:
+def write_model(directory: Path, tokenizer: tokenizers.Tokenizer | None = None) -> Path:
     """Everything that a gateway reads; there are no weights."""
     directory.mkdir()
-    vocabulary = dict(_byte_alphabet())
-    tokenizer = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(["<|im_start|>", "<|im_end|>"])
-    tokenizer.save(str(directory / "tokenizer.json"))
+    (tokenizer or byte_tokenizer()).save(str(directory / "tokenizer.json"))
     (directory / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
     (directory / "config.json").write_text(json.dumps({"eos_token_id": EOS}))
     (directory / "model.safetensors").touch()
     return directory
+
+
+def byte_tokenizer() -> tokenizers.Tokenizer:
+    """Token ids are bytes."""
+    tokenizer = tokenizers.Tokenizer(models.BPE(vocab=dict(_byte_alphabet()), merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<|im_start|>", "<|im_end|>"])
+    return tokenizer
 
 
 def tokens_of(text: str) -> list[int]:

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
-from tests.helpers import close_context, make_context
 
 from paceline.bus import rpc
 from paceline.bus.interface import Bus
@@ -16,6 +15,7 @@ from paceline.contracts.codec import encode
 from paceline.contracts.errors import InvalidRequest
 from paceline.drafter.service import DrafterService
 from paceline.drafter.settings import Settings
+from tests.helpers import close_context, make_context
 
 DRAFTER = "drafter-1"
 PHRASE = list(range(100, 140))

@@ -6,12 +6,12 @@ from typing import Any
 
 import aiohttp
 import pytest
-from tests.service.gateway_mesh import LONG, Script, scripted_mesh
-from tests.service.gateway_model import EOS, tokens_of, write_model
 
 from paceline.bus.memory import MemoryBroker
 from paceline.contracts.hashing import tenant_salt
 from paceline.contracts.messages import CachedTokens, Confirm, Generate, LocalPrefill, Prefill, RemotePrefill
+from tests.service.gateway_mesh import LONG, Script, scripted_mesh
+from tests.service.gateway_model import EOS, tokens_of, write_model
 
 TEXT = "Hello, wörld 😀!"
 

@@ -9,15 +9,15 @@ from typing import Any
 
 import aiohttp
 import pytest
-from tests.helpers import serving, settle, until
-from tests.service.gateway_mesh import LONG, Script, ScriptedMesh, scripted_mesh
-from tests.service.gateway_model import write_model
 
 from paceline.bus.memory import MemoryBroker
 from paceline.contracts.errors import InvalidRequest
 from paceline.contracts.messages import Cancel, Generate, Load, Prefill
 from paceline.gateway.service import Gateway
 from paceline.gateway.settings import Settings
+from tests.helpers import serving, settle, until
+from tests.service.gateway_mesh import LONG, Script, ScriptedMesh, scripted_mesh
+from tests.service.gateway_model import write_model
 
 
 @pytest.fixture

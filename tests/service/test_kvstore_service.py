@@ -11,7 +11,6 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from tests.helpers import close_context, make_context, until
 
 from paceline.bus import rpc
 from paceline.bus.interface import Bus
@@ -25,6 +24,7 @@ from paceline.kvstore.service import KvStoreService
 from paceline.kvstore.settings import Settings
 from paceline.transport.interface import Bytes, StalePage
 from paceline.transport.shm import ShmTransport
+from tests.helpers import close_context, make_context, until
 
 PAGE = 4096
 PAGES = 8

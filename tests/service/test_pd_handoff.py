@@ -6,8 +6,6 @@ import secrets
 from pathlib import Path
 
 import pytest
-from tests.helpers import until
-from tests.workers import PAGES, Mesh, make_work, mesh
 
 from paceline.bus import rpc
 from paceline.bus.memory import MemoryBroker
@@ -18,6 +16,8 @@ from paceline.decode.handoff import Handoff
 from paceline.engine.fake import FakeEngine
 from paceline.engine.scheduler import Scheduler
 from paceline.worker.attempts import Attempt
+from tests.helpers import until
+from tests.workers import PAGES, Mesh, make_work, mesh
 
 
 def tokens(count: int, seed: int = 1) -> list[int]:

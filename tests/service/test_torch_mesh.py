@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.helpers import until
-from tests.unit.engine_torch.models import VOCAB, Reference, save_model
-from tests.workers import make_work, mesh
 
 from paceline.bus.memory import MemoryBroker
 from paceline.contracts.messages import CachedTokens
+from tests.helpers import until
+from tests.unit.engine_torch.models import VOCAB, Reference, save_model
+from tests.workers import make_work, mesh
 
 
 def greedy(reference: Reference, prompt: list[int], count: int) -> list[int]:
@@ -25,7 +25,7 @@ async def test_disaggregated_equals_unified_equals_a_single_loop(
     memory_broker: MemoryBroker, tmp_path: Path, name: str
 ) -> None:
     reference = save_model(name, tmp_path / "model")
-    settings = {
+    settings: dict[str, Any] = {
         "engine": "torch",
         "model": str(tmp_path / "model"),
         "dtype": "float32",

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tests.helpers import until
 from tests.system.harness import Reply, paceline_up
 from tests.system.tiny import Oracle

@@ -1,6 +1,6 @@
 """Content hashes of pages: a SHA-256 chain over 64-token pages, salted per tenant.
 
-    root      = SHA-256("paceline/salt/1" | tenant secret)
+    root      = SHA-256("paceline/salt/1" | SHA-256(secret of the mesh) | tenant)
     hash[0]   = SHA-256("paceline/page/1" | root      | tokens[0:64]   as little-endian int32)
     hash[i]   = SHA-256("paceline/page/1" | hash[i-1] | tokens[64i:64i+64])
 

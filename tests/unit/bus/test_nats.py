@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from tests.helpers import until
 
 from paceline.bus import nats
 from paceline.bus.nats import NatsBus
 from paceline.bus.server import NatsServer
 from paceline.contracts.errors import Unavailable
+from tests.helpers import until
 
 
 async def test_subscriptions_survive_a_killed_and_restarted_server(

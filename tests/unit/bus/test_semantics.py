@@ -6,13 +6,13 @@ from contextlib import AsyncExitStack
 from typing import TypeAlias
 
 import pytest
-from tests.helpers import until
 
 from paceline.bus.interface import Bus, Delivery, Subscription
 from paceline.bus.memory import MemoryBroker
 from paceline.bus.nats import NatsBus
 from paceline.bus.server import NatsServer
 from paceline.contracts.errors import InvalidRequest, Unavailable
+from tests.helpers import until
 
 Connect: TypeAlias = Callable[[], Awaitable[Bus]]
 

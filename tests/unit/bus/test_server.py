@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.helpers import until
 
 from paceline.bus.nats import NatsBus
 from paceline.bus.server import NatsServer
 from paceline.contracts.errors import Unavailable
+from tests.helpers import until
 
 
 def is_running(pid: int) -> bool:

@@ -8,8 +8,6 @@ import orjson
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind
-from tests.helpers import settle, until
-from tests.unit.bus import schemas
 
 from paceline.bus.identity import Identity
 from paceline.bus.interface import Bus
@@ -21,6 +19,8 @@ from paceline.bus.service import MicroService
 from paceline.contracts import errors, subjects
 from paceline.contracts.messages import Ack, Cancel, Confirm, Drain, Load
 from paceline.telemetry import traces
+from tests.helpers import settle, until
+from tests.unit.bus import schemas
 
 OWN = Identity("decode", "w1", "5eed", "node1", 4711, 1767225600.25)
 CANCEL = Cancel(request_id="r", attempt=1)

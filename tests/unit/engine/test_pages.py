@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
-from tests.builders import make_pool
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from paceline.contracts.errors import InternalError
 from paceline.engine.pages import NoTags, OutOfPagesError, PagePool
+from tests.builders import make_pool
 
 
 def test_pages_are_evicted_least_recently_used_and_ends_before_prefixes() -> None:

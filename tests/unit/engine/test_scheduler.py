@@ -244,7 +244,7 @@ def test_drafts_do_not_run_past_the_limit_or_a_stop_token() -> None:
 
 def test_drafts_change_no_sampled_token() -> None:
     sampling = Sampling(max_tokens=12, temperature=1.0, seed=3, frequency_penalty=0.3)
-    outputs = []
+    outputs: list[list[int]] = []
     for draft in (False, True):
         scheduler = make_scheduler()
         sequence = make_sequence([1], output=12, sampling=sampling)

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
-from tests.unit.gateway.builders import make_beacon
 
 from paceline.contracts.messages import Beacon, CachedTokens, Load, Role, Started, Timings
 from paceline.gateway.answer import Usage
 from paceline.gateway.metrics import Metrics
+from tests.unit.gateway.builders import make_beacon
 
 
 @dataclass

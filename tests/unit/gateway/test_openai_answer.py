@@ -47,6 +47,7 @@ def test_usage_reports_what_was_reused_and_where_the_time_went() -> None:
             "drafted": 6,
             "accepted": 5,
             "stages": {"queue": 0.5, "store": 0.5, "prefill": 1.0, "handoff": 2.0, "decode_step": 0.125},
+            "workers": {"prompt": "p", "decode": "d"},
         },
     }
 

@@ -3,12 +3,12 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.gateway.builders import MODEL, make_beacon
 
 from paceline.contracts.errors import ContextTooLong, Unavailable
 from paceline.contracts.messages import Beacon, Load, ModelInfo, Role
 from paceline.gateway.reservations import NOTHING, Pending, Reservation, Reservations
 from paceline.gateway.router import FULL_MS, Candidate, Decision, Prompt, Snapshot, pages_for, room, route
+from tests.unit.gateway.builders import MODEL, make_beacon
 
 
 def decide(

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.unit.model.files import write_gguf
 
 from paceline.contracts.errors import InvalidRequest
 from paceline.model.config import FactorsRope, LinearRope, Llama3Rope, ModelConfig, YarnRope, read_config
 from paceline.model.files import ModelFiles, locate
+from tests.unit.model.files import write_gguf
 
 BASE = {
     "model_type": "llama",

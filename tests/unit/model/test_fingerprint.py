@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.unit.model.files import write_gguf
 
 from paceline.contracts.errors import InvalidRequest
 from paceline.model.config import ModelConfig, read_config
 from paceline.model.files import ModelFiles
 from paceline.model.fingerprint import fingerprint
 from paceline.model.weights import open_weights
+from tests.unit.model.files import write_gguf
 
 METADATA = {
     "general.architecture": "llama",

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.model.files import QUANTS, write_gguf
 
 from paceline.contracts.errors import InvalidRequest
 from paceline.model.files import ModelFiles
 from paceline.model.gguf import GgufFile
 from paceline.model.tokenizer import Tokenizer
+from tests.unit.model.files import QUANTS, write_gguf
 
 METADATA = {
     "general.architecture": "llama",

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import transformers
-from tests.unit.model.files import train_tokenizer, write_gguf
 from tokenizers import pre_tokenizers
 
 from paceline.contracts.errors import InvalidRequest
 from paceline.model.files import ModelFiles
 from paceline.model.template import ChatTemplate
+from tests.unit.model.files import train_tokenizer, write_gguf
 
 library: Any = transformers  # typed only in part
 

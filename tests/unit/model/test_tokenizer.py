@@ -8,7 +8,6 @@ import pytest
 import transformers
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.model.files import SPECIAL, train_tokenizer, write_gguf
 from tokenizers import Regex, models, pre_tokenizers
 from tokenizers import Tokenizer as Reference
 
@@ -16,6 +15,7 @@ from paceline.contracts.errors import InvalidRequest
 from paceline.model.files import ModelFiles
 from paceline.model.pull import ensure_default
 from paceline.model.tokenizer import Tokenizer
+from tests.unit.model.files import SPECIAL, train_tokenizer, write_gguf
 
 library: Any = transformers  # typed only in part
 

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 import orjson
 import pytest
 from structlog.testing import capture_logs
-from tests.helpers import settle, until
 
 from paceline.bus.interface import Bus
 from paceline.bus.memory import MemoryBroker
@@ -18,6 +17,7 @@ from paceline.runtime import beacons
 from paceline.runtime.context import Context
 from paceline.runtime.identity import new_identity
 from paceline.runtime.life import live
+from tests.helpers import settle, until
 
 OWN = new_identity("decode", "w1")
 MODEL = ModelInfo(name="tiny", context=64, profile_id=b"p", page_bytes=4096, engine="fake")

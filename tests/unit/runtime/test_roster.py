@@ -5,7 +5,6 @@ import os
 import signal
 
 import pytest
-from tests.helpers import until
 
 from paceline.bus.interface import Bus
 from paceline.bus.memory import MemoryBroker
@@ -16,6 +15,7 @@ from paceline.contracts.codec import encode
 from paceline.contracts.messages import Beacon, Load
 from paceline.runtime import roster
 from paceline.runtime.roster import Roster, Sightings
+from tests.helpers import until
 
 
 def beacon(worker: str = "w1", incarnation: str = "a", started: float = 1.0, **fields: object) -> Beacon:

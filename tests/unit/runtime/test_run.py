@@ -11,11 +11,11 @@ from pathlib import Path
 
 import orjson
 import pytest
-from tests.helpers import until
 
 from paceline.bus.nats import NatsBus
 from paceline.bus.server import NatsServer
 from paceline.contracts import subjects
+from tests.helpers import until
 
 pytestmark = pytest.mark.slow
 

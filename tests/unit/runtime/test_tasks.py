@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 from structlog.testing import capture_logs
-from tests.helpers import settle
 
 from paceline.contracts.errors import InvalidRequest
 from paceline.runtime.identity import new_identity
 from paceline.runtime.tasks import Tasks
+from tests.helpers import settle
 
 
 async def test_tasks_count_only_while_they_run() -> None:

@@ -7,9 +7,9 @@ import time
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from tests.otlp import otlp_sink
 
 from paceline.telemetry import traces
+from tests.otlp import otlp_sink
 
 
 def test_without_an_endpoint_spans_have_ids_and_record_nothing(no_tracer: None) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.helpers import until
 
 from paceline.contracts.errors import InvalidRequest, ProtocolError, Unavailable
 from paceline.contracts.messages import PageRef, ShmTransfer
@@ -18,6 +17,7 @@ from paceline.transport.arena import Arena
 from paceline.transport.interface import Bytes, StalePage
 from paceline.transport.pages import ShmPages
 from paceline.transport.shm import ShmTransport
+from tests.helpers import until
 
 PAGE = 4096
 
@@ -319,7 +319,7 @@ async def test_an_owner_that_closes_loses_nobody_and_leaves_no_file(
     await owner.close()
     await owner.close()
     assert lost.workers == []
-    assert not os.path.exists(owner.params.socket)  # noqa: ASYNC240
+    assert not os.path.exists(owner.params.socket)
 
 
 async def test_a_process_of_another_user_gets_nothing(

@@ -41,6 +41,10 @@ class Usage:
             "drafted": drafted,
             "accepted": accepted,
             "stages": self._stages(),
+            "workers": {
+                "prompt": self.started.worker if self.started else None,
+                "decode": self.done.worker if self.done else None,
+            },
         }
         return body
 
