@@ -1,278 +1,23 @@
-"""Workers that follow a script, and a gateway in front of them, on the memory bus.
+"""Scripted workers with a gateway in front of them."""
 
-The script is the answer: output token i of every request is `answer[i]`, whoever computes it, so that whatever a
-client gets can be compared with it. Everything else a test may bend: hold a stage, lose a frame, refuse, die.
-"""
-
-import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import aiohttp
 
 from paceline.bus.interface import Bus
 from paceline.bus.memory import MemoryBroker
-from paceline.bus.service import MicroService
-from paceline.contracts import subjects
-from paceline.contracts.codec import encode
-from paceline.contracts.errors import PacelineError, WorkerLost
-from paceline.contracts.frames import Tokens, encode_frame
-from paceline.contracts.messages import (
-    Ack,
-    Beacon,
-    CachedTokens,
-    Cancel,
-    Confirm,
-    Done,
-    Failed,
-    Generate,
-    Load,
-    LocalPrefill,
-    Message,
-    ModelInfo,
-    Prefill,
-    RemotePrefill,
-    Resend,
-    Role,
-    Started,
-    Timings,
-    Work,
-)
+from paceline.bus.nats import NatsBus
+from paceline.bus.server import NatsServer
+from paceline.contracts.messages import Load, Role
 from paceline.gateway.service import Gateway
 from paceline.gateway.settings import Settings
-from paceline.runtime.identity import new_identity
-from paceline.runtime.tasks import Tasks
 from tests.helpers import serving, until
-from tests.service.gateway_model import EOS, tokens_of
+from tests.service.gateway_worker import Script, Worker
 
-MODEL = ModelInfo(name="m", context=4096, profile_id=b"p" * 32, page_bytes=1024, engine="scripted")
-
-
-@dataclass
-class Script:
-    """What all workers of a mesh do. Events that are set do not hold."""
-
-    answer: list[int] = field(default_factory=lambda: [*tokens_of("Hello, wörld 😀!"), EOS])
-    cached: CachedTokens = field(default_factory=CachedTokens)
-    prompt: asyncio.Event = field(default_factory=asyncio.Event)
-    decode: asyncio.Event = field(default_factory=asyncio.Event)
-    hold_at: int = 1 << 30  # decode waits for `decode` before this output token
-    lose: set[int] = field(default_factory=set)  # output tokens whose frame is not sent, once
-    lose_events: set[str] = field(default_factory=set)  # tags of events that are not sent, once
-
-    def __post_init__(self) -> None:
-        self.prompt.set()
-
-
-class Worker:
-    """One worker of either role. `live` are the attempts that it keeps anything for."""
-
-    def __init__(self, mesh: "ScriptedMesh", bus: Bus, role: Role, name: str) -> None:
-        self.mesh, self.script, self.bus = mesh, mesh.script, bus
-        self.identity = new_identity(role, name)
-        self.state: Any = "starting"
-        self.load = Load()
-        self.model = MODEL
-        self.received: list[Message] = []
-        self.live: dict[str, int] = {}
-        self.refuse: PacelineError | None = None  # on dispatch
-        self.silent = False  # never answers
-        self._published: dict[str, list[Tokens | Started | Done | Failed]] = {}
-        self._tasks = Tasks()
-        self._api = MicroService(bus, self.identity, description="scripted", metadata={}, load=Load)
-        self._api.serve(subjects.PREFILL, self._prefill)
-        self._api.serve(subjects.GENERATE, self._generate)
-        self._api.serve(subjects.CANCEL, self._cancel)
-        self._api.serve(subjects.CONFIRM, self._confirm)
-        self._api.serve(subjects.RESEND, self._resend)
-        self.committed: dict[tuple[str, int], asyncio.Event] = {}
-
-    async def start(self) -> None:
-        await self._api.start()
-        self._tasks.spawn(self._beat(), name="beacons")
-        self.state = "ready"
-        await self.beacon()
-
-    async def beacon(self) -> None:
-        own = self.identity
-        beacon = Beacon(
-            role=own.role,
-            worker=own.worker,
-            incarnation=own.incarnation,
-            host="h",
-            pid=1,
-            state=self.state,
-            started=own.started,
-            load=self.load,
-            model=self.model,
-        )
-        await self.bus.publish(subjects.beacon(own.role, own.worker), encode(beacon))
-
-    async def kill(self) -> None:
-        """Like kill -9: nothing is said and nothing is answered any more."""
-        await self._tasks.cancel_all()
-        await self._api.close()
-        self.live.clear()
-
-    async def leave(self) -> None:
-        """Say that it is gone, so that others need not find out."""
-        await self.kill()
-        self.state = "gone"
-        await self.beacon()
-
-    def messages(self, kind: type[Message]) -> list[Any]:
-        return [m for m in self.received if isinstance(m, kind)]
-
-    async def _beat(self) -> None:
-        while True:
-            await asyncio.sleep(0.5)
-            await self.beacon()
-
-    async def _take(self, message: Prefill | Generate) -> bool:
-        """Whether the attempt is new. Raises what the script says."""
-        self.received.append(message)
-        if self.silent:
-            await asyncio.Event().wait()
-        if self.refuse:
-            raise self.refuse
-        work = message.work
-        known = self.live.get(work.request_id)
-        self.live[work.request_id] = work.attempt
-        self._published.setdefault(work.request_id, [])
-        return known != work.attempt
-
-    async def _prefill(self, message: Prefill) -> Ack:
-        if await self._take(message):
-            self._tasks.spawn(self._run_prompt(message.work), name="prompt")
-        return Ack()
-
-    async def _generate(self, message: Generate) -> Ack:
-        if await self._take(message):
-            if isinstance(message.source, RemotePrefill):
-                job = self._run_remote(message.work)
-            else:
-                assert isinstance(message.source, LocalPrefill)
-                job = self._run_local(message.work)
-            self._tasks.spawn(job, name="generate")
-        return Ack()
-
-    async def _cancel(self, message: Cancel) -> Ack:
-        self.received.append(message)
-        self._forget(message.request_id, message.attempt)
-        return Ack()
-
-    async def _confirm(self, message: Confirm) -> Ack:
-        self.received.append(message)
-        self._forget(message.request_id, message.attempt)
-        return Ack()
-
-    async def _resend(self, message: Resend) -> Ack:
-        self.received.append(message)
-        if self.live.get(message.request_id) != message.attempt:
-            raise WorkerLost("unknown attempt")
-        for item in self._published[message.request_id]:
-            if isinstance(item, Tokens):
-                skip = max(0, message.index - item.index)
-                if item.tokens[skip:]:
-                    again = Tokens(item.request_id, item.attempt, item.index + skip, item.tokens[skip:])
-                    await self._send(item.request_id, again)
-            else:
-                await self._send(item.request_id, item)
-        return Ack()
-
-    def _forget(self, request_id: str, attempt: int) -> None:
-        if self.live.get(request_id, attempt + 1) <= attempt:
-            del self.live[request_id]
-            del self._published[request_id]
-
-    async def _run_prompt(self, work: Work) -> None:
-        base = len(work.output)
-        await self._first_token(work, base)
-        if base + 1 == len(self.script.answer):
-            await self._done(work)
-            return
-        for worker in self.mesh.workers:
-            worker.commit(work.request_id, work.attempt)
-
-    async def _run_remote(self, work: Work) -> None:
-        await self._commit_event(work.request_id, work.attempt).wait()
-        await self._rest(work, len(work.output) + 1)
-
-    async def _run_local(self, work: Work) -> None:
-        base = len(work.output)
-        await self._first_token(work, base)
-        await self._rest(work, base + 1)
-
-    async def _first_token(self, work: Work, base: int) -> None:
-        await self.script.prompt.wait()
-        event = Started(
-            request_id=work.request_id,
-            attempt=work.attempt,
-            worker=self.identity.worker,
-            cached=self.script.cached,
-            timings=Timings(queue=0.25, compute=0.5),
-        )
-        await self._publish(work, event)
-        await self._publish(work, Tokens(work.request_id, work.attempt, base, (self.script.answer[base],)))
-
-    async def _rest(self, work: Work, start: int) -> None:
-        for index in range(start, min(len(self.script.answer), work.sampling.max_tokens)):
-            if index == self.script.hold_at:
-                await self.script.decode.wait()
-            token = self.script.answer[index]
-            await self._publish(work, Tokens(work.request_id, work.attempt, index, (token,)))
-            await asyncio.sleep(0)
-        await self._done(work)
-
-    async def _done(self, work: Work) -> None:
-        tokens = min(len(self.script.answer), work.sampling.max_tokens)
-        done = Done(
-            request_id=work.request_id,
-            attempt=work.attempt,
-            worker=self.identity.worker,
-            finish_reason="stop" if tokens == len(self.script.answer) else "length",
-            tokens=tokens,
-            steps=4,
-            compute=1.0,
-        )
-        await self._publish(work, done)
-
-    async def fail(self, code: str) -> None:
-        """End every live attempt with an error."""
-        for request_id, attempt in list(self.live.items()):
-            event = Failed(
-                request_id=request_id, attempt=attempt, worker=self.identity.worker, code=code, message=code
-            )
-            work = next(m.work for m in self.received if isinstance(m, Prefill | Generate))
-            await self.bus.publish(subjects.events(work.gateway), encode(event))
-
-    def commit(self, request_id: str, attempt: int) -> None:
-        self._commit_event(request_id, attempt).set()
-
-    def _commit_event(self, request_id: str, attempt: int) -> asyncio.Event:
-        return self.committed.setdefault((request_id, attempt), asyncio.Event())
-
-    async def _publish(self, work: Work, item: Tokens | Started | Done) -> None:
-        if self.live.get(work.request_id) != work.attempt:
-            return
-        self._published[work.request_id].append(item)
-        if isinstance(item, Tokens):
-            lost = item.index in self.script.lose
-            self.script.lose.discard(item.index)
-        else:
-            tag = type(item).__name__
-            lost = tag in self.script.lose_events
-            self.script.lose_events.discard(tag)
-        if not lost:
-            await self._send(work.request_id, item)
-
-    async def _send(self, request_id: str, item: Tokens | Started | Done | Failed) -> None:
-        gateway = self.mesh.gateway_of(request_id)
-        data = encode_frame([item]) if isinstance(item, Tokens) else encode(item)
-        await self.bus.publish(subjects.events(gateway), data)
+Connect: TypeAlias = Callable[[], Awaitable[Bus]]
 
 
 class ScriptedMesh:
@@ -281,8 +26,8 @@ class ScriptedMesh:
     gateway: Gateway
     http: aiohttp.ClientSession
 
-    def __init__(self, broker: MemoryBroker, script: Script) -> None:
-        self.broker, self.script = broker, script
+    def __init__(self, connect: Connect, script: Script) -> None:
+        self._connect, self.script = connect, script
         self.workers: list[Worker] = []
 
     @property
@@ -290,7 +35,7 @@ class ScriptedMesh:
         return f"http://127.0.0.1:{self.gateway.port}"
 
     async def add(self, role: Role, name: str, *, load: Load | None = None) -> Worker:
-        worker = Worker(self, self.broker.client(), role, name)
+        worker = Worker(await self._connect(), role, name, self.script, self.workers)
         worker.load = load or Load()
         self.workers.append(worker)
         await worker.start()
@@ -298,10 +43,6 @@ class ScriptedMesh:
 
     def worker(self, name: str) -> Worker:
         return next(w for w in self.workers if w.identity.worker == name)
-
-    def gateway_of(self, request_id: str) -> str:
-        works = (m.work for w in self.workers for m in w.received if isinstance(m, Prefill | Generate))
-        return next(w.gateway for w in works if w.request_id == request_id)
 
     def body(self, content: str = "hi", **fields: Any) -> dict[str, Any]:
         """A request body. The template adds 41 tokens to `content`."""
@@ -327,14 +68,26 @@ LONG = "x" * 400
 
 @asynccontextmanager
 async def scripted_mesh(
-    broker: MemoryBroker, model: Path, script: Script, *, prefill: int = 1, decode: int = 1, **settings: Any
+    broker: MemoryBroker | NatsServer,
+    model: Path,
+    script: Script,
+    *,
+    prefill: int = 1,
+    decode: int = 1,
+    **settings: Any,
 ) -> AsyncIterator[ScriptedMesh]:
     """A gateway with so many workers of each role: p0, p1, ... and d0, d1, ..."""
-    mesh = ScriptedMesh(broker, script)
+
+    async def connect() -> Bus:
+        if isinstance(broker, NatsServer):
+            return await NatsBus.connect(broker.url, name="test")
+        return broker.client()
+
+    mesh = ScriptedMesh(connect, script)
     options = Settings(
         model=str(model), model_name="m", port=0, **{"failover_wait_s": 0.5, "max_running": 8, **settings}
     )
-    async with serving(broker.client(), "gateway", lambda c: Gateway(c, options), "g") as gateway:
+    async with serving(await connect(), "gateway", lambda c: Gateway(c, options), "g") as gateway:
         mesh.gateway = gateway
         for i in range(prefill):
             await mesh.add("prefill", f"p{i}")
@@ -346,3 +99,4 @@ async def scripted_mesh(
             finally:
                 for worker in mesh.workers:
                     await worker.kill()
+                    await worker.bus.close()

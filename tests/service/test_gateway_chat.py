@@ -6,12 +6,15 @@ from typing import Any
 
 import aiohttp
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from paceline.bus.memory import MemoryBroker
 from paceline.contracts.hashing import tenant_salt
 from paceline.contracts.messages import CachedTokens, Confirm, Generate, LocalPrefill, Prefill, RemotePrefill
-from tests.service.gateway_mesh import LONG, Script, scripted_mesh
+from tests.service.gateway_mesh import LONG, scripted_mesh
 from tests.service.gateway_model import EOS, tokens_of, write_model
+from tests.service.gateway_worker import Script
 
 TEXT = "Hello, wörld 😀!"
 
@@ -203,3 +206,28 @@ async def test_with_keys_tenants_are_apart(memory_broker: MemoryBroker, model: P
         a, b = mesh.workers[1].messages(Generate)
         assert a.work.tenant != b.work.tenant
         assert a.work.salt != b.work.salt
+
+
+ANSWERS = st.text(alphabet="ab é😀\n", max_size=24)
+STOPS = st.lists(st.text(alphabet="ab é", min_size=1, max_size=3), max_size=2)
+
+
+@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    answer=ANSWERS,
+    stop=st.lists(st.text(alphabet="ab é", min_size=1, max_size=3), max_size=2),
+    cut=st.integers(0, 3),
+)
+async def test_streamed_deltas_add_up_to_the_whole_text(
+    model: Path, answer: str, stop: list[str], cut: int
+) -> None:
+    """Also where the answer ends inside a character."""
+    tokens = tokens_of(answer)
+    script = Script(answer=[*tokens[: len(tokens) - cut], EOS])
+    async with scripted_mesh(MemoryBroker(), model, script) as mesh:
+        async with mesh.post(LONG, stop=stop) as response:
+            whole = (await response.json())["choices"][0]
+        async with mesh.post(LONG, stop=stop, stream=True) as response:
+            events = await events_of(response)
+        assert text_of(events) == whole["message"]["content"]
+        assert events[-2]["choices"][0]["finish_reason"] == whole["finish_reason"]

@@ -11,8 +11,9 @@ from paceline.bus.memory import MemoryBroker
 from paceline.contracts import errors as e
 from paceline.contracts.messages import CachedTokens, Cancel, Generate, Prefill, Resend
 from tests.helpers import settle, until
-from tests.service.gateway_mesh import LONG, Script, ScriptedMesh, Worker, scripted_mesh
+from tests.service.gateway_mesh import LONG, ScriptedMesh, scripted_mesh
 from tests.service.gateway_model import write_model
+from tests.service.gateway_worker import Script, Worker
 
 TEXT = "Hello, wörld 😀!"
 

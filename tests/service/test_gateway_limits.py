@@ -16,8 +16,9 @@ from paceline.contracts.messages import Cancel, Generate, Load, Prefill
 from paceline.gateway.service import Gateway
 from paceline.gateway.settings import Settings
 from tests.helpers import serving, settle, until
-from tests.service.gateway_mesh import LONG, Script, ScriptedMesh, scripted_mesh
+from tests.service.gateway_mesh import LONG, ScriptedMesh, scripted_mesh
 from tests.service.gateway_model import write_model
+from tests.service.gateway_worker import Script
 
 
 @pytest.fixture

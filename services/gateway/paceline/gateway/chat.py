@@ -75,7 +75,10 @@ class Exchange:
 
     async def _fail(self, problem: Problem) -> web.StreamResponse:
         log.warning("chat_failed", status=problem.status, code=problem.code, error=problem.message)
-        trace.get_current_span().set_attribute("error.type", problem.code)
+        span = trace.get_current_span()
+        span.set_attribute("error.type", problem.code)
+        if problem.status >= 500:
+            span.set_status(trace.StatusCode.ERROR, problem.message)
         response = await self._stream.fail(problem) if self._stream.begun else problem_response(problem)
         self._status = problem.status
         return response
