@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 
 import structlog
+from opentelemetry import trace
+from opentelemetry.trace import Span
 
 from paceline.bus import rpc
 from paceline.contracts import subjects
@@ -21,6 +23,7 @@ from paceline.engine.scheduler import Scheduler
 from paceline.engine.sequence import Sequence
 from paceline.runtime.context import Context
 from paceline.runtime.tasks import Tasks
+from paceline.worker.attempts import Attempt
 from paceline.worker.host import EngineHost
 
 log = structlog.get_logger(__name__)
@@ -37,6 +40,7 @@ RETRY_S = 0.5
 class _Drafting:
     sequence: Sequence
     tenant: str
+    span: Span  # of the request, which the drafter's part belongs to
     epoch: int
     tokens: list[int]  # prompt and output so far
     worker: str | None = None  # the drafter that may know the sequence, and has to be told of its end
@@ -60,11 +64,14 @@ class Drafting:
     def start(self, tasks: Tasks) -> None:
         tasks.spawn(self._run(), name="drafting")
 
-    def open(self, sequence: Sequence, tokens: list[int], tenant: str) -> None:
-        """Draft for a sequence that begins to decode after `tokens`."""
+    def open(self, attempt: Attempt) -> None:
+        """Draft for a sequence that decodes soon."""
+        sequence = attempt.sequence
         if earlier := self._sequences.get(sequence.request_id):
             self.close(earlier.sequence)
-        self._sequences[sequence.request_id] = _Drafting(sequence, tenant, 0, list(tokens))
+        self._sequences[sequence.request_id] = _Drafting(
+            sequence, attempt.work.tenant, attempt.span, 0, list(sequence.tokens)
+        )
         self._wake.set()
 
     def extend(self, sequence: Sequence, tokens: Iterable[int]) -> None:
@@ -138,7 +145,10 @@ class Drafting:
                 tenant=drafting.tenant,
                 tokens=drafting.tokens,
             )
-            proposals = await rpc.call(self._context.bus, subjects.DRAFT_OPEN, "drafter", drafter, message)
+            with trace.use_span(drafting.span):
+                proposals = await rpc.call(
+                    self._context.bus, subjects.DRAFT_OPEN, "drafter", drafter, message
+                )
             self._offer(proposals.drafts)
 
     async def _propose(self, drafter: str) -> None:

@@ -88,7 +88,7 @@ class DecodeService(WorkerService):
         sequence = self.host.new_sequence(message.work, remote=remote)
         attempt = self.take(message.work, sequence, runs_prompt=not remote)
         if self._drafting is not None and message.draft:
-            self._drafting.open(sequence, sequence.tokens, message.work.tenant)
+            self._drafting.open(attempt)
         if isinstance(message.source, RemotePrefill):
             self._handoffs.add(attempt, message.source)
             await self.host.thread.call(lambda scheduler: scheduler.add(sequence))
