@@ -93,10 +93,12 @@ async def engine_alone(length: int, repeat: int) -> dict[str, list[float]]:
     return figures
 
 
-async def overhead(single: dict[int, list[Sample]]) -> list[Row]:
+async def overhead(single: dict[int, list[Sample]], *, quick: bool) -> list[Row]:
     """TTFT and ITL of the mesh as a multiple of the engine's alone, at concurrency 1."""
     rows = []
     for length, samples in single.items():
+        if quick and length > 128:
+            continue
         alone = await engine_alone(length, len(samples))
         config: dict[str, str | int | float | bool] = {"prompt": length, "concurrency": 1}
         gaps = [gap for s in samples for gap in s.gaps]
@@ -111,21 +113,21 @@ async def overhead(single: dict[int, list[Sample]]) -> list[Row]:
 
 
 async def mixed(
-    session: aiohttp.ClientSession, model: str, prompts: Prompts, seconds: float
+    session: aiohttp.ClientSession, model: str, prompts: Prompts, seconds: float, arriving: int
 ) -> tuple[list[float], list[float]]:
-    """ITL of four streams and TTFT of the 2,000-token prompts that arrive beside them, in ms."""
+    """ITL of four streams and TTFT of the prompts of `arriving` tokens that come beside them, in ms."""
     end = time.perf_counter() + seconds
     gaps: list[float] = []
     ttfts: list[float] = []
 
     async def stream() -> None:
         while time.perf_counter() < end:
-            sample = await ask(session, model, prompts.make(128), 200, draft=False)
+            sample = await ask(session, model, prompts.make(128), OUTPUT, draft=False)
             gaps.extend(gap * 1e3 for gap in sample.gaps)
 
     async def arrivals() -> None:
         while time.perf_counter() < end:
-            sample = await ask(session, model, prompts.make(2000), 8, draft=False)
+            sample = await ask(session, model, prompts.make(arriving), 8, draft=False)
             ttfts.append(sample.ttft * 1e3)
 
     await asyncio.gather(*(stream() for _ in range(4)), arrivals())
@@ -136,18 +138,27 @@ async def disaggregated_against_unified(model: str, prompts: Prompts, *, quick: 
     """Two worker processes each way, the same load one after the other."""
     rows = []
     itl: dict[str, float] = {}
+    seconds, arriving = (4.0, 600) if quick else (60.0, 2000)
     for what, flags in (("disaggregated", ()), ("unified", ("--unified", "--decode", "2"))):
         async with running(*flags) as session:
             await ask(session, model, prompts.make(300), OUTPUT)
-            gaps, ttfts = await mixed(session, model, prompts, 6.0 if quick else 40.0)
-        config: dict[str, str | int | float | bool] = {"workers": 2, "streams": 4}
-        for name, values in (("itl", gaps), ("ttft_2000", ttfts)):
+            gaps, ttfts = await mixed(session, model, prompts, seconds, arriving)
+        config: dict[str, str | int | float | bool] = {"workers": 2, "streams": 4, "arriving": arriving}
+        for name, values in (("itl", gaps), ("ttft", ttfts)):
             rows += [
                 Row.of(what, config, f"{name}_p{p}", [quantile(values, p / 100)], "ms") for p in (50, 90, 99)
             ]
         itl[what] = quantile(gaps, 0.9)
     ratio = itl["disaggregated"] / itl["unified"]
-    rows.append(Row.of("disaggregated / unified", {"workers": 2, "streams": 4}, "itl_p90", [ratio], "x"))
+    rows.append(
+        Row.of(
+            "disaggregated / unified",
+            {"workers": 2, "streams": 4, "arriving": arriving},
+            "itl_p90",
+            [ratio],
+            "x",
+        )
+    )
     return rows
 
 
@@ -155,7 +166,7 @@ async def run(*, quick: bool) -> list[Row]:
     files = locate(str(ensure_default(lambda done, total: None)))
     prompts = Prompts(files)
     rows, single = await through_http(files.name, prompts, quick=quick)
-    rows += await overhead(single)
+    rows += await overhead(single, quick=quick)
     return rows + await disaggregated_against_unified(files.name, prompts, quick=quick)
 
 

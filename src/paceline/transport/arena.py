@@ -58,6 +58,13 @@ class Arena:
         data = np.frombuffer(memory, np.uint8, pages * page_bytes, layout.data_offset)
         return cls(fd, layout, data.reshape(pages, page_bytes), tags)
 
+    def populate(self) -> None:
+        """Take all the memory from the system now; blocks without the GIL. Before any page is used: it writes zeros.
+
+        A first touch costs ten times the copy that does it (1.4 GB/s against 12), and would fall into the first handoffs.
+        """
+        self.pages[:, :: mmap.PAGESIZE] = 0
+
     def close(self) -> None:
         """Idempotent."""
         if self.fd < 0:

@@ -56,6 +56,7 @@ class EngineHost:
         await asyncio.to_thread(self._engine.load, _log_progress())
         pages = plan_pages(self.page_bytes, self._settings.kv_bytes, free_memory())
         self.arena = Arena.create(pages, self.page_bytes)
+        await asyncio.to_thread(self.arena.populate)
         self._engine.bind(self.arena.pages)
         tracker = PageTags(self.arena.tags) if self._settings.kv_integrity == "on" else NoTags()
         self._pool = PagePool(pages, tracker)
