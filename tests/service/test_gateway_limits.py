@@ -162,7 +162,7 @@ async def test_beyond_the_queue_requests_are_refused_with_a_time_to_come_back(
 
         tasks = [asyncio.create_task(status("hi")) for _ in range(3)]
         await until(lambda: mesh.gateway.load().waiting == 1 and mesh.gateway.load().running == 2)
-        assert len(mesh.worker("d0").live) == 2
+        await until(lambda: len(mesh.worker("d0").live) == 2)
         async with mesh.post("x" * 100_000) as response:
             assert response.status == 429
             assert int(response.headers["Retry-After"]) >= 1

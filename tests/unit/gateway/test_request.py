@@ -235,6 +235,12 @@ def test_a_failure_that_would_repeat_itself_ends_the_request() -> None:
     assert isinstance(r.error, InvalidRequest)
 
 
+def test_a_worker_that_cancels_on_its_own_is_lost_to_the_attempt() -> None:
+    r = make_request()
+    r.on_event(failed("cancelled"), 0.0)
+    assert (r.attempt, r.over) == (2, False)
+
+
 def test_nothing_happens_once_it_is_over() -> None:
     r = make_request()
     r.on_event(started(), 0.0)

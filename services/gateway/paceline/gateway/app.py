@@ -21,7 +21,7 @@ _REQUEST_ID = web.RequestKey("request_id", str)
 def build_app(front: Front) -> web.Application:
     """The application; run it with handler cancellation, which is how a client's leaving is noticed."""
     app = web.Application(middlewares=[_boundary], client_max_size=front.settings.max_body_bytes)
-    app.on_response_prepare.append(_name_request)
+    app.on_response_prepare.append(_sign)
     routes = Routes(front)
     app.router.add_post("/v1/chat/completions", routes.chat_completions)
     app.router.add_get("/v1/models", routes.list_models)
@@ -88,6 +88,7 @@ def _http_error(http: web.Request, error: web.HTTPException) -> web.Response:
     return response
 
 
-async def _name_request(http: web.Request, response: web.StreamResponse) -> None:
+async def _sign(http: web.Request, response: web.StreamResponse) -> None:
+    response.headers["Server"] = "paceline"
     if request_id := http.get(_REQUEST_ID):
         response.headers["x-request-id"] = request_id

@@ -95,7 +95,7 @@ class Endings:
                 pause = next(pauses, None) if self._bus.connected else _RECONNECT_S
                 if pause is None:
                     log.warning(
-                        "worker_not_told", verb=endpoint.verb, worker=beacon.worker, error=error.message
+                        "worker_not_told", verb=endpoint.verb, peer=beacon.worker, error=error.message
                     )
                     return
                 await asyncio.sleep(pause)

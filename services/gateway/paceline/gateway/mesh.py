@@ -111,7 +111,7 @@ class Mesh:
                 log.warning(
                     "attempt_failed",
                     **_names(call),
-                    worker=event.worker,
+                    peer=event.worker,
                     code=event.code,
                     error=event.message,
                 )
@@ -135,7 +135,7 @@ class Mesh:
         call.request.on_lost(role, worker)
         call.notify()
         log.info(
-            "request_lost_worker", **_names(call), role=role, worker=worker, goes_on=call.request.running
+            "request_lost_worker", **_names(call), peer_role=role, peer=worker, goes_on=call.request.running
         )
 
     def _avoid(self, call: Call, worker: str) -> None:

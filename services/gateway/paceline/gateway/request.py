@@ -13,7 +13,7 @@ behind the tokens that are merged: whoever reads `tokens` sees no seam.
 
 from dataclasses import dataclass
 
-from paceline.contracts.errors import PacelineError, WorkerLost, from_code
+from paceline.contracts.errors import Cancelled, PacelineError, WorkerLost, from_code
 from paceline.contracts.frames import Tokens
 from paceline.contracts.messages import Done, Event, Failed, FinishReason, Role, Started
 
@@ -85,6 +85,9 @@ class Request:
         self.running = False
         if self._is_complete_by_itself():
             return
+        if isinstance(error, Cancelled):
+            # Nobody who talks to us cancelled it: one worker gave up on the other.
+            error = WorkerLost(error.message)
         if not error.retryable or self.attempt >= MAX_ATTEMPTS:
             self.error = error
         else:
