@@ -1,5 +1,6 @@
 """A typed request to one worker."""
 
+import asyncio
 from typing import TypeVar
 
 import msgspec
@@ -13,6 +14,8 @@ from paceline.telemetry import traces
 
 Q = TypeVar("Q", bound=msgspec.Struct)
 R = TypeVar("R")
+
+_PAUSE_S = 0.25
 
 
 async def call(
@@ -32,6 +35,28 @@ async def call(
     if isinstance(reply, Refused):
         raise _error(reply)
     return reply
+
+
+async def insist(
+    bus: Bus,
+    endpoint: Endpoint[Q, R],
+    role: Role,
+    worker: str,
+    message: Q,
+    *,
+    timeout: float = 1.0,
+    patience: float = 10.0,
+) -> R:
+    """Like `call`, for messages that may arrive twice: tries again for `patience` seconds after `Unavailable`, because
+    after a restart of the server the two sides are back at different moments."""
+    give_up = asyncio.get_running_loop().time() + patience
+    while True:
+        try:
+            return await call(bus, endpoint, role, worker, message, timeout=timeout)
+        except Unavailable:
+            if asyncio.get_running_loop().time() >= give_up:
+                raise
+        await asyncio.sleep(_PAUSE_S)
 
 
 def _error(refused: Refused) -> PacelineError:

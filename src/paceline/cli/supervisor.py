@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import signal
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -54,6 +55,11 @@ class Child:
             return None
         return self.process.pid
 
+    @property
+    def is_misconfigured(self) -> bool:
+        """It said itself that it can never start."""
+        return not self.ready and self.process is not None and self.process.returncode == os.EX_CONFIG
+
     def send(self, signum: signal.Signals) -> None:
         """Signal the process unless it is gone already."""
         if self.process and self.pid:
@@ -65,7 +71,7 @@ class Supervisor:
     """Restarts children that die, with backoff, until they are stopped.
 
     `report` gets a line for people about each death, `on_restart` is called after each restart, and `on_given_up`
-    with a child that never becomes ready.
+    with a child that never becomes ready: at once if it exits with `EX_CONFIG`.
     """
 
     def __init__(
@@ -113,7 +119,7 @@ class Supervisor:
             if child.stopping.is_set():
                 return
             delay = child.restarts.after(time.monotonic() - began, was_ready=child.ready)
-            if delay is None:
+            if delay is None or child.is_misconfigured:
                 self._on_given_up(child)
                 return
             self._report(f"{child.name} {end}; starting it again in {delay:.1f} s")

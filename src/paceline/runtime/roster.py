@@ -123,9 +123,9 @@ class Roster:
             return
         if ended := self._sightings.observe(beacon, monotonic()):
             if beacon.state == "gone":
-                log.info("worker_left", role=beacon.role, worker=beacon.worker)
+                log.info("worker_left", peer_role=beacon.role, peer=beacon.worker)
             else:
-                log.warning("worker_restarted", role=beacon.role, worker=beacon.worker)
+                log.warning("worker_restarted", peer_role=beacon.role, peer=beacon.worker)
             self._tell(ended)
 
     async def _watch(self, bus: Bus) -> None:
@@ -133,7 +133,7 @@ class Roster:
             await asyncio.sleep(_TICK_S)
             deaf = not bus.connected or (self._sightings.silent(monotonic()) and await _is_deaf(bus))
             for beacon in self._sightings.expire(monotonic(), deaf=deaf):
-                log.warning("worker_silent", role=beacon.role, worker=beacon.worker)
+                log.warning("worker_silent", peer_role=beacon.role, peer=beacon.worker)
                 self._tell(beacon)
 
     def _tell(self, beacon: Beacon) -> None:
@@ -141,7 +141,7 @@ class Roster:
             try:
                 callback(beacon)
             except Exception:
-                log.exception("lost_callback_failed", role=beacon.role, worker=beacon.worker)
+                log.exception("lost_callback_failed", peer_role=beacon.role, peer=beacon.worker)
 
 
 async def _is_deaf(bus: Bus) -> bool:

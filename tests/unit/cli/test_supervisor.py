@@ -124,3 +124,10 @@ async def test_a_child_that_cannot_be_started_is_given_up(run: Run) -> None:
         child.restarts.after(0.0, was_ready=False)
     run.supervisor.keep(child)
     assert await run.given_up is child
+
+
+async def test_a_child_that_says_that_it_can_never_start_is_given_up_at_once(run: Run) -> None:
+    child = run.child("misconfigured", "import os; print('up', flush=True); raise SystemExit(os.EX_CONFIG)")
+    run.supervisor.keep(child)
+    assert await run.given_up is child
+    assert run.lines == []

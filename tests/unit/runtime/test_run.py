@@ -101,9 +101,9 @@ async def test_a_drain_ends_at_its_deadline(toys: Processes) -> None:
     assert toys.states[-1] == "gone"
 
 
-async def test_a_failed_start_exits_with_1_and_says_why_in_one_line(toys: Processes) -> None:
+async def test_a_start_that_can_never_succeed_says_why_in_one_line(toys: Processes) -> None:
     process = await toys.start(TOY_FAIL="no such model")
-    assert await process.wait() == 1
+    assert await process.wait() == os.EX_CONFIG
     errors = [line for line in await log_of(process) if line["level"] == "error"]
     assert [(line["event"], line["error"], line["worker"]) for line in errors] == [
         ("service_failed", "no such model", "w1")
@@ -130,10 +130,12 @@ async def test_a_signal_while_there_is_no_server_ends_the_wait(toys: Processes) 
     ("variable", "value"),
     [("PACELINE_DRAIN_S", "soon"), ("PACELINE_LOG_FORMAT", "xml"), ("PACELINE_WORKER", "a.b")],
 )
-async def test_a_wrong_setting_exits_with_1_and_names_it(toys: Processes, variable: str, value: str) -> None:
+async def test_a_wrong_setting_is_named_and_says_that_a_restart_is_of_no_use(
+    toys: Processes, variable: str, value: str
+) -> None:
     process = await toys.start(**{variable: value})
     _, stderr = await process.communicate()
-    assert process.returncode == 1
+    assert process.returncode == os.EX_CONFIG
     assert stderr.decode().startswith("paceline drafter: ")
     assert value in stderr.decode()
     assert stderr.count(b"\n") == 1

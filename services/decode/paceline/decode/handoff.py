@@ -75,7 +75,7 @@ class Handoffs:
             profile_id=self._host.profile_id,
             transfer=self._host.transport.params,
         )
-        await rpc.call(self._context.bus, subjects.ADMIT, "prefill", handoff.source.worker, message)
+        await rpc.insist(self._context.bus, subjects.ADMIT, "prefill", handoff.source.worker, message)
 
     async def commit(self, handoff: Handoff, message: Commit) -> None:
         """Verify the pages and let the sequence run.

@@ -5,7 +5,7 @@ import time
 import structlog
 
 from paceline.contracts import subjects
-from paceline.contracts.errors import IntegrityError, PacelineError, WorkerLost, from_code
+from paceline.contracts.errors import Cancelled, IntegrityError, PacelineError, WorkerLost, from_code
 from paceline.contracts.messages import Ack, Beacon, Commit, Generate, RemotePrefill, Withdraw
 from paceline.decode.drafting import Drafting
 from paceline.decode.handoff import Handoff, Handoffs
@@ -99,6 +99,11 @@ class DecodeService(WorkerService):
     async def _admit(self, handoff: Handoff) -> None:
         try:
             await self._handoffs.admit(handoff)
+        except Cancelled:
+            # The prefill worker gave the transfer up, or came back without it.
+            self.fail(
+                handoff.attempt, WorkerLost(f"{handoff.source.worker} does not know the transfer any more")
+            )
         except PacelineError as error:
             self.fail(handoff.attempt, error)
 

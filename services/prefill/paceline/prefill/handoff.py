@@ -102,7 +102,7 @@ class Handoff:
         await self.stop()
         message = Withdraw(transfer_id=self.transfer_id, code=error.code, message=error.message)
         try:
-            await rpc.call(self._context.bus, subjects.WITHDRAW, "decode", self.decode_worker, message)
+            await rpc.insist(self._context.bus, subjects.WITHDRAW, "decode", self.decode_worker, message)
         except PacelineError as unheard:
             log.info("withdraw_unheard", transfer_id=self.transfer_id, error=unheard.message)
 
@@ -146,4 +146,4 @@ class Handoff:
             digests=digests,
             finish_reason=self._finish_reason,
         )
-        await rpc.call(self._context.bus, subjects.COMMIT, "decode", admit.worker, commit, timeout=COMMIT_S)
+        await rpc.insist(self._context.bus, subjects.COMMIT, "decode", admit.worker, commit, timeout=COMMIT_S)
