@@ -98,6 +98,16 @@ def test_draft_tree(reference: Reference, engine: Engine) -> None:
     assert_same(found, reference.logits(accepted + tail)[65:])
 
 
+def test_draft_tree_behind_a_fresh_prompt(reference: Reference, engine: Engine) -> None:
+    """In one step: more rows than a group takes, and not simply causal."""
+    tokens, drafts = prompt(40), [11, 12, 13]
+    parents, positions = [-1] * 40 + [39, 39, 41], [*range(40), 40, 40, 41]
+    found = engine.execute(make_step(Rows(tokens + drafts, 0, [6], parents, positions)))
+    branches = [[11], [12], [12, 13]]
+    expected = [reference.logits(tokens), *(reference.logits(tokens + b)[-1:] for b in branches)]
+    assert_same(found, np.concatenate(expected))
+
+
 def test_draft_trees_in_one_group(reference: Reference, engine: Engine) -> None:
     """Sequences with equally many rows are attended together; their trees and contexts differ."""
     prompts = [prompt(30, seed=1), prompt(59, seed=2), prompt(62, seed=3)]
