@@ -61,7 +61,7 @@ class Arena:
     def populate(self) -> None:
         """Take all the memory from the system now; blocks without the GIL. Before any page is used: it writes zeros.
 
-        A first touch costs ten times the copy that does it (1.4 GB/s against 12), and would fall into the first handoffs.
+        A first touch is ten times slower than a copy (1.4 GB/s against 12), and would fall into the first handoffs.
         """
         self.pages[:, :: mmap.PAGESIZE] = 0
 
