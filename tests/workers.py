@@ -32,6 +32,8 @@ from paceline.contracts.messages import (
 )
 from paceline.decode.service import DecodeService
 from paceline.decode.settings import Settings as DecodeSettings
+from paceline.drafter.service import DrafterService
+from paceline.drafter.settings import Settings as DrafterSettings
 from paceline.kvstore.service import KvStoreService
 from paceline.kvstore.settings import Settings as KvStoreSettings
 from paceline.prefill.service import PrefillService
@@ -73,6 +75,8 @@ class Mesh:
         self.bus = bus
         self.prefill: PrefillService
         self.decode: DecodeService
+        self.kvstore: KvStoreService
+        self.drafter: DrafterService
         self.answers: dict[str, Answer] = {}
         self.frames: list[bytes] = []
 
@@ -139,6 +143,7 @@ async def mesh(
     run_dir: Path,
     *,
     kvstore: bool = False,
+    drafter: bool = False,
     step_s: float = 0.0,
     pages: int = PAGES,
     **settings: Any,
@@ -156,8 +161,12 @@ async def mesh(
         stack.push_async_callback(bus.close)
         built = Mesh(bus)
         await bus.subscribe(subjects.events(GATEWAY), built.hear)
+        if drafter:
+            built.drafter = await stack.enter_async_context(
+                serving(broker.client(), "drafter", lambda c: DrafterService(c, DrafterSettings()))
+            )
         if kvstore:
-            await stack.enter_async_context(
+            built.kvstore = await stack.enter_async_context(
                 serving(
                     broker.client(),
                     "kvstore",

@@ -5,6 +5,7 @@ loop.
 """
 
 import asyncio
+import os
 import queue
 import threading
 import time
@@ -86,16 +87,24 @@ class EngineThread:
         return future
 
     def _run(self) -> None:
-        while not self._stopping:
-            self._take_commands(block=self._scheduler.idle)
-            plan = self._scheduler.schedule(time.monotonic())
-            if plan is None:
-                if not self._scheduler.idle:
-                    # Whoever waits needs pages that only a command gives back.
-                    self._take_commands(block=True)
-                continue
-            result = self._step(plan)
-            self._loop.call_soon_threadsafe(self._on_step, result)
+        try:
+            while not self._stopping:
+                self._turn()
+        except BaseException:
+            if self._loop.is_closed():
+                return
+            # Without this thread the worker would look alive and answer nobody; whoever started it starts another.
+            log.exception("engine_thread_died")
+            os._exit(os.EX_SOFTWARE)
+
+    def _turn(self) -> None:
+        self._take_commands(block=self._scheduler.idle)
+        plan = self._scheduler.schedule(time.monotonic())
+        if plan is not None:
+            self._loop.call_soon_threadsafe(self._on_step, self._step(plan))
+        elif not self._scheduler.idle:
+            # Whoever waits needs pages that only a command gives back.
+            self._take_commands(block=True)
 
     def _step(self, plan: Plan) -> StepResult:
         if failures := self._scheduler.check(plan):
@@ -105,13 +114,12 @@ class EngineThread:
         start = time.perf_counter()
         try:
             logits = self._engine.execute(plan.step)
+            result = self._scheduler.commit(plan, logits, _sample, time.perf_counter() - start)
+            if len(result.moves):
+                self._engine.execute(build_moves(result.moves))
         except Exception:
             log.exception("step_failed", sequences=len(plan.entries), tokens=len(plan.step.tokens))
             return self._scheduler.fail(plan, InternalError("the engine failed to run a step"))
-        seconds = time.perf_counter() - start
-        result = self._scheduler.commit(plan, logits, _sample, seconds)
-        if len(result.moves):
-            self._engine.execute(build_moves(result.moves))
         self.pace = self.pace.after(plan, result, time.perf_counter() - start)
         return result
 
