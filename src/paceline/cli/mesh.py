@@ -45,6 +45,8 @@ class Mesh:
     ) -> None:
         self._options = options
         self._model = model
+        # What clients call it.
+        self._name = os.environ.get("PACELINE_MODEL_NAME") or model.name
         self._address = address
         self._run_dir = run_dir
         self._screen = screen
@@ -87,7 +89,7 @@ class Mesh:
             "PACELINE_NATS_URL": self._nats.url,
             "PACELINE_RUN_DIR": str(self._run_dir.path),
             "PACELINE_MODEL": str(self._model.path),
-            "PACELINE_MODEL_NAME": self._model.name,
+            "PACELINE_MODEL_NAME": self._name,
             "PACELINE_HOST": self._address.host,
             "PACELINE_PORT": str(self._address.port),
         }
@@ -123,8 +125,8 @@ class Mesh:
 
     def _greet(self) -> None:
         url = self._address.url
-        self._screen.line(f"\nServing {self._model.name} at {url}/v1; Ctrl-C drains and stops. Try it:\n")
-        self._screen.line(curl(url, self._model.name, with_key=bool(os.environ.get("PACELINE_API_KEYS"))))
+        self._screen.line(f"\nServing {self._name} at {url}/v1; Ctrl-C drains and stops. Try it:\n")
+        self._screen.line(curl(url, self._name, with_key=bool(os.environ.get("PACELINE_API_KEYS"))))
         self._screen.line()
 
     def _publish(self) -> None:
@@ -135,7 +137,7 @@ class Mesh:
             port=self._address.port,
             base_url=f"{self._address.url}/v1",
             nats_url=self._nats.url,
-            model=self._model.name,
+            model=self._name,
             workers=[child.name for child in self._services],
             restarts={child.name: child.restarts.count for child in everyone},
         )

@@ -14,7 +14,10 @@ from paceline.cli.pull import find
 from paceline.cli.rundir import RunDir
 from paceline.cli.screen import Screen
 from paceline.contracts.errors import PacelineError
+from paceline.gateway.auth import check_exposure, parse_keys
+from paceline.gateway.settings import Settings
 from paceline.model.files import ModelFiles
+from paceline.runtime.config import read
 from paceline.telemetry import logs
 
 Dtype = Literal["auto", "float32", "bfloat16"]
@@ -24,7 +27,9 @@ def up(
     model: Annotated[
         str | None,
         typer.Option(
-            "--model", help="A .gguf file, a Hugging Face directory, or a hub id. [default: SmolLM2-135M]"
+            "--model",
+            envvar="PACELINE_MODEL",
+            help="A .gguf file, a Hugging Face directory, or a hub id. [default: SmolLM2-135M-Instruct]",
         ),
     ] = None,
     port: Annotated[
@@ -61,8 +66,7 @@ def up(
     )
     screen = Screen()
     try:
-        host = os.environ.get("PACELINE_HOST") or "127.0.0.1"
-        address = Address(host, ports.reserve(host, port))
+        address = _address(port)
         files = find(model, screen)
         status = asyncio.run(_run(options, files, address, screen))
     except ports.PortTaken as e:
@@ -74,6 +78,16 @@ def up(
         screen.error(f"paceline up: {e}")
         status = 1
     raise typer.Exit(status)
+
+
+def _address(port: int) -> Address:
+    """Where the gateway can listen: found out before anything is fetched or started.
+
+    Raises `PortTaken`, and `InvalidRequest` for settings that the gateway will refuse.
+    """
+    settings = read(Settings, {**os.environ, "PACELINE_MODEL": "found later", "PACELINE_PORT": str(port)})
+    check_exposure(settings.host, parse_keys(settings.api_keys), allowed=settings.allow_unauthenticated)
+    return Address(settings.host, ports.reserve(settings.host, port))
 
 
 async def _run(options: Options, files: ModelFiles, address: Address, screen: Screen) -> int:
