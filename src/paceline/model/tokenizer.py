@@ -24,6 +24,9 @@ class Tokenizer:
             raise InvalidRequest(
                 "the model's tokenizer is not byte-level BPE, which is the only kind supported"
             )
+        # Settings for training batches that some tokenizer.json files carry along.
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
         self.eos_ids = eos_ids
         self.vocab = tokenizer.get_vocab_size()
         self._tokenizer = tokenizer

@@ -107,6 +107,17 @@ def test_lone_surrogates_are_the_callers_fault(tokenizer: Tokenizer) -> None:
         tokenizer.encode("a\ud800b")
 
 
+def test_text_is_never_cut_or_padded(reference: Reference, tmp_path: Path) -> None:
+    """Whatever tokenizer.json says for batches of training text."""
+    other = Reference.from_str(reference.to_str())
+    other.enable_truncation(4)
+    other.enable_padding(length=50)
+    text = "The quick brown fox."
+    expected = reference.encode(text, add_special_tokens=False).ids
+    assert len(expected) > 4
+    assert Tokenizer.load(save_hf(tmp_path, other)).encode(text) == expected
+
+
 SPLITS: dict[str, list[pre_tokenizers.PreTokenizer]] = {
     "gpt-2": [BYTE_LEVEL],
     "default": [BYTE_LEVEL],
