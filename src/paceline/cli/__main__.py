@@ -6,6 +6,7 @@ from paceline.cli.chat import chat
 from paceline.cli.pull import pull
 from paceline.cli.status import status
 from paceline.cli.up import up
+from paceline.telemetry import logs
 
 app = typer.Typer(
     name="paceline",
@@ -20,6 +21,8 @@ for command in (up, chat, status, pull):
 
 
 def main() -> None:
+    # What goes wrong is told to people by the commands themselves.
+    logs.configure("warning", "console")
     app()
 
 

@@ -118,4 +118,6 @@ async def _checked(response: aiohttp.ClientResponse) -> Any:
 def _unreachable(server: Server, error: aiohttp.ClientError) -> ChatError:
     if isinstance(error, aiohttp.ClientConnectorError):
         return ChatError(f"nothing answers at {server.url}; start it with: paceline up")
+    if isinstance(error, aiohttp.ClientPayloadError | aiohttp.ServerDisconnectedError):
+        return ChatError("the answer broke off")
     return ChatError(f"{server.url}: {error}")

@@ -15,7 +15,6 @@ from paceline.cli import runfile
 from paceline.cli.screen import Screen
 from paceline.cli.survey import Row, survey
 from paceline.contracts.errors import Unavailable
-from paceline.telemetry import logs
 
 _CONNECT_S = 3.0
 _REFRESH_S = 1.0
@@ -34,7 +33,6 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")] = False,
 ) -> None:
     """Show the services of a mesh: state, load, pages, hit rate."""
-    logs.configure("error", "console")
     screen = Screen()
     run = runfile.read(port) if nats is None else None
     url = nats or (run.nats_url if run else None)
