@@ -3,7 +3,9 @@
 import hashlib
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 
 def matches(path: Path, sha256: str) -> bool:
@@ -42,6 +44,11 @@ def _recall(path: Path) -> object:
 
 
 def _remember(path: Path, memo: dict[str, int | str]) -> None:
-    part = _memo(path).with_suffix(f".{os.getpid()}")
-    part.write_text(json.dumps(memo))
-    part.replace(_memo(path))
+    # Where nothing can be written, such as a mounted image, the next call has to read the file again.
+    with (
+        suppress(OSError),
+        NamedTemporaryFile("w", dir=path.parent, prefix=path.name, delete_on_close=False) as part,
+    ):
+        part.write(json.dumps(memo))
+        part.close()
+        os.replace(part.name, _memo(path))

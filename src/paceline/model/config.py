@@ -1,12 +1,14 @@
 """What the arithmetic of a model needs to know, from either kind of file."""
 
+import math
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from paceline.contracts.errors import InvalidRequest
 from paceline.model.files import ModelFiles
 
 Family: TypeAlias = Literal["llama", "qwen2", "qwen3"]
+FAMILIES: tuple[str, ...] = get_args(Family)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,11 @@ class ModelConfig:
             raise InvalidRequest(f"rotary embedding needs an even head dimension, not {self.head_dim}")
         if self.rope_theta <= 0:
             raise InvalidRequest(f"the rotary base must be positive, not {self.rope_theta}")
+
+
+def yarn_attention_factor(factor: float) -> float:
+    """What YaRN scales cosine and sine by when a file does not say."""
+    return 0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
 def read_config(files: ModelFiles) -> ModelConfig:

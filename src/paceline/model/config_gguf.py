@@ -5,8 +5,16 @@ from typing import cast
 
 import numpy as np
 
-from paceline.model.config import FactorsRope, Family, LinearRope, ModelConfig, RopeScaling, YarnRope
-from paceline.model.config_hf import FAMILIES, yarn_attention_factor
+from paceline.model.config import (
+    FAMILIES,
+    FactorsRope,
+    Family,
+    LinearRope,
+    ModelConfig,
+    RopeScaling,
+    YarnRope,
+    yarn_attention_factor,
+)
 from paceline.model.fields import Fields
 from paceline.model.gguf import GgufFile
 
@@ -21,7 +29,7 @@ def read(path: Path) -> ModelConfig:
     fields = Fields(file.metadata, path, prefix=f"{family}.")
     if family not in FAMILIES:
         raise fields.refuse(f"architecture {family!r} is none of {', '.join(FAMILIES)}")
-    if "expert_count" in fields:
+    if fields.number("expert_count", 0) > 0:
         raise fields.refuse("mixtures of experts are not supported")
     heads = fields.count("attention.head_count")
     hidden = fields.count("embedding_length")

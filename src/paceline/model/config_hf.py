@@ -1,13 +1,20 @@
 """config.json and generation_config.json of a Hugging Face directory."""
 
-import math
 from pathlib import Path
 from typing import cast
 
-from paceline.model.config import Family, LinearRope, Llama3Rope, ModelConfig, RopeScaling, YarnRope
+from paceline.model.config import (
+    FAMILIES,
+    Family,
+    LinearRope,
+    Llama3Rope,
+    ModelConfig,
+    RopeScaling,
+    YarnRope,
+    yarn_attention_factor,
+)
 from paceline.model.fields import Fields, read_json
 
-FAMILIES = ("llama", "qwen2", "qwen3")
 _THETA = 10000.0
 
 
@@ -49,11 +56,6 @@ def eos_ids(directory: Path) -> frozenset[int]:
     ids = read_json(directory / "config.json").ids("eos_token_id")
     generation = directory / "generation_config.json"
     return ids | read_json(generation).ids("eos_token_id") if generation.exists() else ids
-
-
-def yarn_attention_factor(factor: float) -> float:
-    """What YaRN scales cosine and sine by when a file does not say."""
-    return 0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
 def _refuse_variants(fields: Fields, family: str) -> None:

@@ -11,7 +11,7 @@ class Linear:
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         """`weight` is [out, in]; on a CPU it is replaced by a reordered copy."""
         self._bias = bias
-        self._packed = _has_onednn(weight.device)
+        self._packed = _has_onednn(weight)
         # A plain weight is reordered by oneDNN in every call, or multiplied by MKL, which is slower still. Measured on
         # two Zen 4 cores, the 120 matrices of a 135M model, one row: bfloat16 16.1 -> 10.8 ms, float32 38 -> 22 ms.
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, 1) if self._packed else weight
@@ -26,15 +26,17 @@ class TiedHead:
 
     def __init__(self, embedding: Tensor) -> None:
         self._weight = embedding
-        self._onednn = _has_onednn(embedding.device)
+        self._onednn = _has_onednn(embedding)
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [rows, hidden] -> [rows, vocab]"""
         return _product(x, self._weight, None, self._onednn)
 
 
-def _has_onednn(device: torch.device) -> bool:
-    return device.type == "cpu" and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+def _has_onednn(weight: Tensor) -> bool:
+    if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return False
+    return weight.dtype == torch.float32 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None, onednn: bool) -> Tensor:
