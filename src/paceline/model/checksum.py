@@ -2,10 +2,9 @@
 
 import hashlib
 import json
-import os
 from contextlib import suppress
 from pathlib import Path
-from tempfile import NamedTemporaryFile
+from tempfile import mkstemp
 
 
 def matches(path: Path, sha256: str) -> bool:
@@ -39,16 +38,14 @@ def _memo(path: Path) -> Path:
 def _recall(path: Path) -> object:
     try:
         return json.loads(_memo(path).read_bytes())
-    except (FileNotFoundError, ValueError):
+    except (OSError, ValueError):
         return None
 
 
 def _remember(path: Path, memo: dict[str, int | str]) -> None:
     # Where nothing can be written, such as a mounted image, the next call has to read the file again.
-    with (
-        suppress(OSError),
-        NamedTemporaryFile("w", dir=path.parent, prefix=path.name, delete_on_close=False) as part,
-    ):
-        part.write(json.dumps(memo))
-        part.close()
-        os.replace(part.name, _memo(path))
+    with suppress(OSError):
+        handle, part = mkstemp(dir=path.parent, prefix=path.name)
+        with open(handle, "w") as f:
+            json.dump(memo, f)
+        Path(part).replace(_memo(path))

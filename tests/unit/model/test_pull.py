@@ -75,6 +75,18 @@ def test_checks_without_reading_twice(tmp_path: Path, monkeypatch: pytest.Monkey
     assert not checksum.matches(tmp_path / "absent", FILE.sha256)
 
 
+def test_a_cache_that_cannot_be_written_still_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(CONTENT)
+
+    def refuse(**where: object) -> None:
+        raise PermissionError("read-only")
+
+    monkeypatch.setattr(checksum, "mkstemp", refuse)
+    assert checksum.matches(path, FILE.sha256)
+    assert ensure(FILE, tmp_path, quiet, Index(content=b"never asked")) == path
+
+
 def test_many_at_once_download_once(tmp_path: Path) -> None:
     index, start = Index(), threading.Barrier(8)
 
