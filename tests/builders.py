@@ -33,6 +33,7 @@ def make_sequence(
     arrival: float = 0.0,
     remote: bool = False,
     hold: bool = False,
+    early: bool = False,
     stop: frozenset[int] = frozenset(),
     sampling: Sampling | None = None,
     salt: bytes = SALT,
@@ -50,6 +51,7 @@ def make_sequence(
         arrival=arrival,
         remote=remote,
         hold=hold,
+        early=early,
     )
 
 

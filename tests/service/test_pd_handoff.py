@@ -319,3 +319,16 @@ async def test_pages_of_a_cancelled_handoff_are_free_only_when_prefill_has_stopp
         assert (m.decode.load().pages_used, m.decode.load().leases) == (5, 1)
         stopped.set()
         await m.idle()
+
+
+async def test_both_pools_full_of_each_others_requests_is_no_deadlock(
+    memory_broker: MemoryBroker, tmp_path: Path
+) -> None:
+    """Prefill takes the shortest first and decode the earliest, so that their pools fill with different requests."""
+    async with mesh(memory_broker, tmp_path, pages=10, step_s=0.002) as m:
+        works = [make_work(tokens(400 - 20 * i, seed=i), max_tokens=30) for i in range(12)]
+        async with asyncio.timeout(15):
+            answers = await asyncio.gather(*map(m.finish, works))
+        for work, answer in zip(works, answers, strict=True):
+            assert answer.all() == greedy(work.prompt, 30)
+        await m.idle()

@@ -79,6 +79,10 @@ class Scheduler:
         self._run(sequence)
         self._publish(sequence)
 
+    def expect(self, sequence: Sequence) -> None:
+        """Somebody has room for the pages of an `early` sequence now."""
+        sequence.early = False
+
     def abort(self, sequence: Sequence) -> None:
         """Forget a sequence in any state and free its pages. Does nothing when it is gone already."""
         self._leave(sequence)
@@ -134,9 +138,12 @@ class Scheduler:
         for sequence in sorted(self._candidates(), key=lambda s: _urgency(s, now)):
             if budget <= 0:
                 break
-            if sequence.state is State.WAITING and not self._admit(sequence, now):
-                # Whoever is first in order gets the next free pages; letting others by would starve it.
-                break
+            if sequence.state is State.WAITING:
+                if self._is_too_early(sequence):
+                    continue
+                if not self._admit(sequence, now):
+                    # Whoever is first in order gets the next free pages; letting others by would starve it.
+                    break
             rows = min(sequence.remaining, budget)
             entries.append(Entry(sequence, rows, None, samples=rows == sequence.remaining))
             budget -= rows
@@ -207,6 +214,14 @@ class Scheduler:
             sequence.cached = CachedTokens(device=sequence.computed - host, host=host)
             sequence.started = now
         return True
+
+    def _is_too_early(self, sequence: Sequence) -> bool:
+        """Whether its pages would be parked in the half of the pool that is kept for those that somebody waits for.
+
+        Otherwise a prefill and a decode worker deadlock, each full of pages of requests that the other has no room for.
+        """
+        left = self.pool.available - pages_for(len(sequence.tokens))
+        return sequence.early and left < self.pool.total // 2
 
     def _take_pages(self, sequence: Sequence) -> bool:
         """Reuse the longest cached prefix and allocate the rest of the pages of `tokens`."""

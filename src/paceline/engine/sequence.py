@@ -45,6 +45,7 @@ class Sequence:
     arrival: float
     remote: bool = False  # pages come from a prefill worker
     hold: bool = False  # keep the pages when finished, until released
+    early: bool = False  # nobody has room for its pages yet, so that they would be parked
     state: State = State.NEW
     computed: int = 0
     pages: npt.NDArray[np.int32] = field(init=False)  # [pages_for(limit)], of which `held` are in use

@@ -41,7 +41,8 @@ class ShmTransport(Transport):
             None if arena is None else Exporter(arena.fd, self._path, incarnation, self._peer_lost)
         )
         self._mappings: dict[ShmTransfer, ShmPages] = {}
-        self._connecting: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._connects: set[asyncio.Task[ShmPages]] = set()
 
     @property
     def params(self) -> ShmTransfer:
@@ -60,8 +61,18 @@ class ShmTransport(Transport):
         self._lost_callbacks.append(callback)
 
     async def connect(self, params: ShmTransfer) -> ShmPages:
+        known = self._mappings.get(params)
+        if known is not None and not known.lost:
+            return known
+        # A caller that is cancelled must not cut the connection: the owner would take this whole process for dead.
+        task = asyncio.create_task(self._connect(params), name=f"connect {params.socket}")
+        self._connects.add(task)
+        task.add_done_callback(self._connected)
+        return await asyncio.shield(task)
+
+    async def _connect(self, params: ShmTransfer) -> ShmPages:
         # One owner that hangs must not keep others from connecting, hence a lock per socket.
-        async with self._connecting.setdefault(params.socket, asyncio.Lock()):
+        async with self._locks.setdefault(params.socket, asyncio.Lock()):
             known = self._mappings.get(params)
             if known is not None and not known.lost:
                 return known
@@ -79,7 +90,16 @@ class ShmTransport(Transport):
         if self._exporter is not None:
             await self._exporter.recall(worker)
 
+    def _connected(self, task: asyncio.Task[ShmPages]) -> None:
+        self._connects.discard(task)
+        if not task.cancelled():
+            task.exception()  # its caller may have been cancelled, and asyncio complains of errors that nobody saw
+
     async def close(self) -> None:
+        for task in self._connects:
+            task.cancel()
+        if self._connects:
+            await asyncio.wait(self._connects)
         for pages in self._mappings.values():
             pages.close()
         self._mappings.clear()

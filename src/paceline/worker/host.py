@@ -106,10 +106,9 @@ class EngineHost:
         """Tokens, prompt included, at which the request ends with reason "length" if nothing else ends it."""
         return min(len(work.prompt) + work.sampling.max_tokens, self._engine.context)
 
-    def new_sequence(
-        self, work: Work, *, max_output: int | None = None, remote: bool = False, hold: bool = False
-    ) -> Sequence:
-        """A sequence for `work`, which ends after `max_output` new tokens if that is given.
+    def new_sequence(self, work: Work, *, remote: bool = False, to_hand_over: bool = False) -> Sequence:
+        """A sequence for `work`: whose pages come from a prefill worker, or that ends with its first token to be handed
+        over, or that runs here from prompt to end.
 
         Raises `ContextTooLong` when it could never run here, before anything is taken for it.
         """
@@ -120,8 +119,8 @@ class EngineHost:
                 f"this worker's maximum context length is {room} tokens, and {len(tokens)} are to be continued"
             )
         limit = min(self.limit(work), room)
-        if max_output is not None:
-            limit = min(limit, len(tokens) + max_output)
+        if to_hand_over:
+            limit = min(limit, len(tokens) + 1)
         stop = frozenset(work.sampling.stop_token_ids)
         return Sequence(
             request_id=work.request_id,
@@ -134,7 +133,8 @@ class EngineHost:
             stop=stop if work.sampling.ignore_eos else stop | self._engine.eos_token_ids,
             arrival=time.monotonic(),
             remote=remote,
-            hold=hold,
+            hold=to_hand_over,
+            early=to_hand_over,
         )
 
 

@@ -73,6 +73,9 @@ class PageStore:
             sequence.imported = PAGE_TOKENS * await self._import(store, hashes[have:])
         except (PacelineError, OutOfPagesError) as error:
             log.info("store_fetch_failed", request_id=sequence.request_id, error=str(error))
+        except Exception:
+            # Then the prompt is computed, as without a store.
+            log.exception("store_fetch_crashed", request_id=sequence.request_id)
 
     def save(self, pages: list[Page]) -> None:
         """Store full pages in the background; drops them when too much waits already."""
@@ -131,6 +134,9 @@ class PageStore:
                 await self._save(pages)
             except PacelineError as error:
                 log.info("store_save_failed", pages=len(pages), error=str(error))
+            except Exception:
+                # One prompt less is stored; the next ones may well be.
+                log.exception("store_save_crashed", pages=len(pages))
 
     async def _save(self, pages: list[Page]) -> None:
         store = self._store()

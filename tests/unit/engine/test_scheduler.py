@@ -178,6 +178,21 @@ def test_a_prompt_without_room_waits_and_is_not_overtaken_for_pages() -> None:
     assert [e.sequence.request_id for e in plan.entries] == ["a"]
 
 
+def test_half_of_the_pool_is_kept_for_prompts_that_somebody_waits_for() -> None:
+    scheduler = make_scheduler(pages=8)
+    early = [
+        make_sequence([i] * 100, output=1, name=str(i), arrival=i, hold=True, early=True) for i in range(4)
+    ]
+    for sequence in early:
+        scheduler.add(sequence)
+    run(scheduler)
+    assert [s.state for s in early] == [State.HELD, State.HELD, State.WAITING, State.WAITING]
+    assert scheduler.schedule(0.0) is None
+    scheduler.expect(early[3])
+    plan, _ = run(scheduler)
+    assert [e.sequence for e in plan.entries] == [early[3]]
+
+
 def test_accepted_drafts_advance_several_tokens_in_one_step() -> None:
     scheduler = make_scheduler()
     sequence = make_sequence([1], output=10)

@@ -113,10 +113,15 @@ class Drafting:
                     await self._propose(drafter)
             except PacelineError as error:
                 log.info("drafter_failed", drafter=drafter, error=error.message)
-                for drafting in self._sequences.values():
-                    drafting.told = None
-                await asyncio.sleep(RETRY_S)
-                self._wake.set()
+            except Exception:
+                # Requests go on without drafts.
+                log.exception("drafting_crashed", drafter=drafter)
+            else:
+                continue
+            for drafting in self._sequences.values():
+                drafting.told = None
+            await asyncio.sleep(RETRY_S)
+            self._wake.set()
 
     async def _close_ended(self) -> None:
         while self._ended:

@@ -67,7 +67,7 @@ class PrefillService(WorkerService):
     async def _prefill(self, message: Prefill) -> Ack:
         if self.is_repeat(message.work):
             return Ack()
-        sequence = self.host.new_sequence(message.work, max_output=1, hold=True)
+        sequence = self.host.new_sequence(message.work, to_hand_over=True)
         attempt = self.take(message.work, sequence, runs_prompt=True)
         handoff = Handoff(self.context, self.host, self._copier, attempt, message.transfer_id)
         self._handoffs[message.transfer_id] = handoff
@@ -80,6 +80,7 @@ class PrefillService(WorkerService):
     async def _admit(self, message: Admit) -> Ack:
         handoff = self._handoffs.get(message.transfer_id) or await self._expected(message.transfer_id)
         handoff.admit(message)
+        await self.host.thread.call(lambda scheduler: scheduler.expect(handoff.attempt.sequence))
         return Ack()
 
     async def _expected(self, transfer_id: str) -> Handoff:
