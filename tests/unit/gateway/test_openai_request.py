@@ -11,6 +11,7 @@ from paceline.gateway.openai import ChatRequest, parse
 
 VOCAB = 1000
 USER = {"role": "user", "content": "hi"}
+TEXT = {"type": "text", "text": "x"}
 
 
 def parsed(**fields: Any) -> ChatRequest:
@@ -72,7 +73,8 @@ def test_endless_nesting_is_rejected() -> None:
         ({"min_p": -0.1}, "min_p"),
         ({"presence_penalty": 2.1}, "presence_penalty"),
         ({"frequency_penalty": -2.1}, "frequency_penalty"),
-        ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"repetition_penalty": 0.009}, "repetition_penalty"),
+        ({"repetition_penalty": 101}, "repetition_penalty"),
         ({"n": 2}, "n"),
         ({"n": 0}, "n"),
         ({"max_tokens": 0}, "max_tokens"),
@@ -90,6 +92,9 @@ def test_endless_nesting_is_rejected() -> None:
         ({"stop": ["x" * 4097]}, "stop"),
         ({"stop": [1]}, "stop[0]"),
         ({"stop_token_ids": [1, 1000]}, "stop_token_ids[1]"),
+        ({"stop_token_ids": [1] * 1025}, "stop_token_ids"),
+        ({"messages": [USER] * 10_001}, "messages"),
+        ({"messages": [USER, {"role": "user", "content": [TEXT] * 10_001}]}, "messages[1].content"),
         ({"ignore_eos": "yes"}, "ignore_eos"),
         ({"stream": 1}, "stream"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
@@ -127,6 +132,23 @@ def test_bounds_are_inclusive_and_null_means_absent() -> None:
     parsed(**nulls)
     parsed(temperature=2, top_p=1, min_p=1, presence_penalty=-2, frequency_penalty=2, n=1, seed=-(2**63))
     parsed(temperature=0, top_k=0, min_p=0, logit_bias={"999": -100}, stop=["a", "b", "c", "d"], max_tokens=1)
+
+
+def test_lists_may_be_as_long_as_their_bound() -> None:
+    parsed(stop_token_ids=[1] * 1024, messages=[{"role": "user", "content": [TEXT] * 10_000}] * 2)
+    parsed(messages=[USER] * 10_000, repetition_penalty=0.01)
+    biases = {str(i): 1 for i in range(4096)}
+    body = {"model": "m", "messages": [USER], "logit_bias": biases}
+    parse(json.dumps(body).encode(), vocab=5000)
+    biases["4096"] = 1
+    with pytest.raises(InvalidRequest, match="length <= 4096") as caught:
+        parse(json.dumps(body).encode(), vocab=5000)
+    assert caught.value.param == "logit_bias"
+
+
+@pytest.mark.parametrize(("asked", "used"), [(0, 0.0), (1e-300, 0.0), (9.9e-6, 0.0), (1e-5, 1e-5)])
+def test_a_temperature_that_logits_cannot_be_divided_by_is_greedy(asked: float, used: float) -> None:
+    assert parsed(temperature=asked).sampling(room=9).temperature == used
 
 
 def test_harmless_forms_of_unsupported_fields_are_accepted() -> None:

@@ -6,15 +6,22 @@ refused by name. Beyond OpenAI's fields: top_k, min_p, repetition_penalty, ignor
 
 import re
 import secrets
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from paceline.contracts.errors import InvalidRequest
 from paceline.contracts.messages import Sampling
 
 MAX_STOPS = 4
 MAX_STOP_CHARS = 4096
+MAX_STOP_TOKENS = 1024
+MAX_BIASES = 4096
+MAX_MESSAGES = 10_000
+MAX_PARTS = 10_000
+# Below it logits divided by the temperature overflow; such an answer is greedy anyway.
+LEAST_TEMPERATURE = 1e-5
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 
@@ -26,13 +33,13 @@ _RANGES: dict[str, tuple[float | None, float | None]] = {
     "min_p": (0, 1),
     "presence_penalty": (-2, 2),
     "frequency_penalty": (-2, 2),
-    "repetition_penalty": (0, None),
+    "repetition_penalty": (0.01, 100),
     "n": (1, 1),
     "max_tokens": (1, None),
     "max_completion_tokens": (1, None),
     "seed": (-(2**63), 2**63 - 1),
 }
-_NOT_ZERO = ("top_p", "repetition_penalty")
+_NOT_ZERO = ("top_p",)
 
 # Fields that go to `Sampling` under the same name.
 _SAMPLED = (
@@ -57,7 +64,7 @@ class ChatMessage(msgspec.Struct, frozen=True):
     """One turn of the conversation."""
 
     role: str
-    content: str | list[Part] | None = None
+    content: str | Annotated[list[Part], Meta(max_length=MAX_PARTS)] | None = None
     tool_calls: list[Any] | None = None
 
 
@@ -71,7 +78,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request as it came, validated by `parse`. None is the same as absent everywhere."""
 
     model: str
-    messages: list[ChatMessage]
+    messages: Annotated[list[ChatMessage], Meta(max_length=MAX_MESSAGES)]
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: int | None = None
@@ -83,10 +90,10 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
-    logit_bias: dict[int, float] | None = None
+    logit_bias: Annotated[dict[int, float], Meta(max_length=MAX_BIASES)] | None = None
     seed: int | None = None
     stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
+    stop_token_ids: Annotated[list[int], Meta(max_length=MAX_STOP_TOKENS)] | None = None
     ignore_eos: bool | None = None
     n: int | None = None
     draft: bool | None = None
@@ -122,6 +129,8 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
         """How to sample with `room` tokens left in the context. A missing seed is drawn here, so that a request
         that moves to another worker keeps its random numbers."""
         chosen = {name: value for name in _SAMPLED if (value := getattr(self, name)) is not None}
+        if chosen.get("temperature", 1.0) < LEAST_TEMPERATURE:
+            chosen["temperature"] = 0.0
         return Sampling(
             **chosen,
             max_tokens=min(room, self.token_limit or room),
