@@ -49,7 +49,9 @@ async def measure(model: str, prompt: int, output: int, repeat: int) -> dict[str
     pool = PagePool(pages, PageTags(np.zeros(pages, dtype=np.uint64)))
     timer = Timer()
     thread = EngineThread(
-        engine, Scheduler(pool, engine.vocab, Limits()), lambda result: timer.on_step(result)
+        engine,
+        Scheduler(pool, vocab=engine.vocab, context=engine.context, limits=Limits()),
+        lambda result: timer.on_step(result),
     )
     thread.start()
     random = np.random.default_rng(0)

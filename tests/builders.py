@@ -21,8 +21,10 @@ def make_pool(pages: int = 16) -> PagePool:
     return PagePool(pages, PageTags(np.zeros(pages, dtype=np.uint64)))
 
 
-def make_scheduler(pages: int = 16, step_tokens: int = 256, sequences: int = 8) -> Scheduler:
-    return Scheduler(make_pool(pages), VOCAB, Limits(step_tokens, sequences))
+def make_scheduler(
+    pages: int = 16, step_tokens: int = 256, sequences: int = 8, context: int = 4096
+) -> Scheduler:
+    return Scheduler(make_pool(pages), vocab=VOCAB, context=context, limits=Limits(step_tokens, sequences))
 
 
 def make_sequence(
@@ -73,6 +75,6 @@ def run(scheduler: Scheduler, now: float = 0.0) -> tuple[Plan, StepResult]:
     assert plan is not None
     assert scheduler.check(plan) == []
     result = scheduler.commit(
-        plan, logits_of(plan), lambda row, s, position: sample(row, s.sampling, position, s.history), 0.01
+        plan, logits_of(plan), lambda row, s, position: sample(row, s.sampling, position, s.adjustments), 0.01
     )
     return plan, result

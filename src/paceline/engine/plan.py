@@ -1,5 +1,6 @@
 """What one step runs and what came of it, as plain data between scheduler, engine thread and services."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -46,6 +47,12 @@ class Plan:
     entries: tuple[Entry, ...]
     filling: tuple[Sequence, ...]
 
+    def halves(self) -> "tuple[Plan, Plan]":
+        """The same work in two steps."""
+        middle = len(self.entries) // 2
+        first, second = self.entries[:middle], self.entries[middle:]
+        return Plan(build_step(first), first, self.filling), Plan(build_step(second), second, ())
+
 
 @dataclass(frozen=True, slots=True)
 class Advance:
@@ -83,13 +90,19 @@ class StepResult:
     failures: tuple[Failure, ...]
     moves: Int64 = field(default_factory=_none)
 
+    def and_then(self, other: "StepResult") -> "StepResult":
+        """Both, as if they had been one step whose moves are done."""
+        return StepResult(
+            self.advances + other.advances, self.filling + other.filling, self.failures + other.failures
+        )
+
 
 def build_moves(moves: Int64) -> Step:
     """A step of no tokens that only moves KV."""
     return replace(build_step([]), moves=moves)
 
 
-def build_step(entries: list[Entry]) -> Step:
+def build_step(entries: Collection[Entry]) -> Step:
     """The flat arrays of `entries`; see `Step` for their meaning."""
     tokens: list[int] = []
     positions: list[int] = []

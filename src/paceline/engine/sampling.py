@@ -7,6 +7,7 @@ Leviathan et al. (2023) and, here, the very same tokens as without a draft.
 """
 
 from collections import Counter
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,62 +16,80 @@ from paceline.contracts.messages import Sampling
 from paceline.engine.philox import uniform
 from paceline.engine.step import Float32
 
+Float64: TypeAlias = npt.NDArray[np.float64]
 
-class History:
-    """How often each token stands in the prompt and in the output, for the penalties."""
 
-    def __init__(self, prompt: list[int], output: list[int]) -> None:
+class Adjustments:
+    """What one sequence does to its logits before temperature: logit_bias, then the penalties for what was said."""
+
+    def __init__(self, sampling: Sampling, prompt: list[int], output: list[int]) -> None:
+        self._sampling = sampling
+        self._bias_ids = np.fromiter(sampling.logit_bias.keys(), dtype=np.int64)
+        self._biases = np.fromiter(sampling.logit_bias.values(), dtype=np.float64)
         self._prompt = np.unique(np.asarray(prompt, dtype=np.int64))
         self._output = Counter(output)
 
     def add(self, token: int) -> None:
+        """`token` is part of the output now."""
         self._output[token] += 1
 
-    def penalize(self, logits: npt.NDArray[np.float64], sampling: Sampling) -> None:
-        """Change `logits` in place: repetition over prompt and output, presence and frequency over the output."""
+    def apply(self, scores: Float64) -> None:
+        """Change `scores` [vocab] in place. Repetition counts prompt and output, presence and frequency the output."""
+        sampling = self._sampling
+        scores[self._bias_ids] += self._biases
         ids = np.fromiter(self._output.keys(), dtype=np.int64, count=len(self._output))
         if sampling.repetition_penalty != 1.0:
             seen = np.union1d(self._prompt, ids)
-            values = logits[seen]
+            values = scores[seen]
             penalty = sampling.repetition_penalty
-            logits[seen] = np.where(values > 0, values / penalty, values * penalty)
+            scores[seen] = np.where(values > 0, values / penalty, values * penalty)
         if len(ids):
             counts = np.fromiter(self._output.values(), dtype=np.float64, count=len(self._output))
-            logits[ids] -= sampling.frequency_penalty * counts + sampling.presence_penalty
+            scores[ids] -= sampling.frequency_penalty * counts + sampling.presence_penalty
 
 
-def needs_history(sampling: Sampling) -> bool:
-    """Whether the token depends on the ones before it by more than the logits."""
-    return (
-        sampling.presence_penalty != 0.0
-        or sampling.frequency_penalty != 0.0
-        or sampling.repetition_penalty != 1.0
+def adjustments_for(sampling: Sampling, prompt: list[int], output: list[int]) -> Adjustments | None:
+    """None when the logits are taken as they are."""
+    plain = (
+        not sampling.logit_bias
+        and sampling.presence_penalty == 0.0
+        and sampling.frequency_penalty == 0.0
+        and sampling.repetition_penalty == 1.0
     )
+    return None if plain else Adjustments(sampling, prompt, output)
 
 
-def sample(logits: Float32, sampling: Sampling, position: int, history: History | None) -> int:
-    """The token after `position`.
+def sample(logits: Float32, sampling: Sampling, position: int, adjustments: Adjustments | None) -> int:
+    """The token after `position`, which counts from the start of the prompt.
 
-    `logits` float32 [vocab] is not changed. `position` counts from the start of the prompt. `history` is wanted when
-    `needs_history`.
+    `logits` float32 [vocab] is not changed. Raises `ValueError` when they hold no distribution: NaN, or infinity.
     """
-    greedy = sampling.temperature == 0.0
-    if greedy and history is None and not sampling.logit_bias:
-        return int(logits.argmax())
+    if sampling.temperature == 0.0 and adjustments is None:
+        return _argmax(logits)
     scores = logits.astype(np.float64)
-    for token, bias in sampling.logit_bias.items():
-        scores[token] += bias
-    if history is not None:
-        history.penalize(scores, sampling)
-    if greedy:
-        return int(scores.argmax())
-    scores /= sampling.temperature
+    if adjustments is not None:
+        adjustments.apply(scores)
+    likeliest = _argmax(scores)
+    if sampling.temperature == 0.0:
+        return likeliest
+    # The maximum goes first: dividing by a tiny temperature would make infinities of it.
+    scores -= scores[likeliest]
+    with np.errstate(over="ignore"):  # then the rest is infinitely less likely
+        scores /= sampling.temperature
     return _draw(_filtered(scores, sampling), uniform(sampling.seed, position))
 
 
-def _filtered(scores: npt.NDArray[np.float64], sampling: Sampling) -> npt.NDArray[np.float64]:
-    """Probabilities, not normalized, with everything outside min_p, top_k and top_p at zero."""
-    weights: npt.NDArray[np.float64] = np.exp(scores - scores.max())
+def _argmax(scores: npt.NDArray[Any]) -> int:
+    # Where there is a NaN, it counts as the maximum.
+    likeliest = int(scores.argmax())
+    if not np.isfinite(scores[likeliest]):
+        raise ValueError(f"the largest logit is {scores[likeliest]}")
+    return likeliest
+
+
+def _filtered(scores: Float64, sampling: Sampling) -> Float64:
+    """Probabilities, not normalized, with everything outside min_p, top_k and top_p at zero. The best score is 0."""
+    weights: Float64 = np.exp(scores)
     if sampling.min_p > 0.0:
         # The likeliest token has weight 1, so that min_p compares with the weights as they are.
         weights[weights < sampling.min_p] = 0.0
@@ -86,7 +105,7 @@ def _filtered(scores: npt.NDArray[np.float64], sampling: Sampling) -> npt.NDArra
     return weights
 
 
-def _draw(weights: npt.NDArray[np.float64], u: float) -> int:
+def _draw(weights: Float64, u: float) -> int:
     """Inverse of the cumulative distribution in order of token ids; never a token of weight zero."""
     mass = np.cumsum(weights)
     return int(np.searchsorted(mass, u * mass[-1], side="right"))

@@ -5,7 +5,8 @@ up (the idea of vLLM V1). A step is filled in this order:
 
 1. sequences with one token to run (they decode), each with its drafts as far as the budget goes;
 2. chunks of longer rests, shortest remaining first. Waiting lowers a rest by `AGEING` tokens per second, so that a
-   short turn overtakes a long prompt, but not for ever.
+   short turn overtakes a long prompt, but not for ever. In the same order whoever waits gets pages, handoffs and
+   preempted sequences included.
 
 Pages for a whole prompt are taken when it is admitted, so that only decoding grows. When a decoding sequence finds no
 page, the latest arrival gives all of its pages back and is recomputed later, prefix cache permitting.
@@ -44,9 +45,10 @@ Sampler = Callable[[Float32, Sequence, int], int]
 class Scheduler:
     """All sequences of one worker. Used by the engine thread alone."""
 
-    def __init__(self, pool: PagePool, vocab: int, limits: Limits) -> None:
+    def __init__(self, pool: PagePool, *, vocab: int, context: int, limits: Limits) -> None:
         self.pool = pool
         self._vocab = vocab
+        self._largest = min(pool.total, pages_for(context))
         self._limits = limits
         self._waiting: list[Sequence] = []
         self._running: list[Sequence] = []  # in order of arrival
@@ -71,11 +73,9 @@ class Scheduler:
             raise IntegrityError(f"pages of sequence {sequence.request_id} changed hands during the handoff")
         self._filling.remove(sequence)
         sequence.computed = len(sequence.tokens)
-        sequence.tokens.append(first_token)
+        sequence.append(first_token)
         sequence.remote = False
         sequence.decoding = True
-        if sequence.history is not None:
-            sequence.history.add(first_token)
         self._run(sequence)
         self._publish(sequence)
 
@@ -126,7 +126,6 @@ class Scheduler:
 
     def schedule(self, now: float) -> Plan | None:
         """The next step, or None when nothing can run or be admitted now."""
-        filling = self._admit_remote()
         entries: list[Entry] = []
         budget = self._limits.step_tokens
         for sequence in list(self._running):
@@ -135,18 +134,23 @@ class Scheduler:
                 if entry is not None:
                     entries.append(entry)
                     budget -= entry.rows
+        filling: list[Sequence] = []
+        blocked = False
         for sequence in sorted(self._candidates(), key=lambda s: _urgency(s, now)):
-            if budget <= 0:
-                break
             if sequence.state is State.WAITING:
-                if self._is_too_early(sequence):
+                if blocked or self._is_too_early(sequence) or (budget <= 0 and not sequence.remote):
                     continue
-                if not self._admit(sequence, now):
-                    # Whoever is first in order gets the next free pages; letting others by would starve it.
-                    break
-            rows = min(sequence.remaining, budget)
-            entries.append(Entry(sequence, rows, None, samples=rows == sequence.remaining))
-            budget -= rows
+                if not self._has_room() or not self._take_pages(sequence):
+                    # Whoever is first in order gets the next free pages: letting others by would starve it.
+                    blocked = True
+                    continue
+                self._admit(sequence, now)
+            if sequence.state is State.FILLING:
+                filling.append(sequence)
+            elif budget > 0:
+                rows = min(sequence.remaining, budget)
+                entries.append(Entry(sequence, rows, None, samples=rows == sequence.remaining))
+                budget -= rows
         if not entries and not filling:
             return None
         return Plan(build_step(entries), tuple(entries), tuple(filling))
@@ -174,14 +178,19 @@ class Scheduler:
     def commit(self, plan: Plan, logits: Float32, sample: Sampler, seconds: float) -> StepResult:
         """Sample, verify drafts, advance every sequence, publish full pages, end what is finished."""
         advances: list[Advance] = []
+        failures: list[Failure] = []
         moves: list[tuple[int, int]] = []
         row = 0
         for entry in plan.entries:
-            wanted = entry.wanted
-            advances.append(self._advance(entry, logits[row : row + wanted], sample, moves, seconds))
-            row += wanted
+            rows = logits[row : row + entry.wanted]
+            row += entry.wanted
+            try:
+                advances.append(self._advance(entry, rows, sample, moves, seconds))
+            except ValueError as error:
+                self.abort(entry.sequence)
+                failures.append(Failure(entry.sequence, InternalError(f"no token can be sampled: {error}")))
         pairs: Int64 = np.asarray(moves, dtype=np.int64).reshape(-1, 2)
-        return StepResult(tuple(advances), plan.filling, (), pairs)
+        return StepResult(tuple(advances), plan.filling, tuple(failures), pairs)
 
     def fail(self, plan: Plan, error: InternalError) -> StepResult:
         """The step could not run: end its sequences, keep everybody else's."""
@@ -192,36 +201,25 @@ class Scheduler:
 
     # Admission.
 
-    def _admit_remote(self) -> list[Sequence]:
-        """Take pages for handoffs, first come first served."""
-        admitted = []
-        for sequence in [s for s in self._waiting if s.remote]:
-            if not self._has_room() or not self._take_pages(sequence):
-                break
-            self._waiting.remove(sequence)
+    def _admit(self, sequence: Sequence, now: float) -> None:
+        """The sequence has its pages."""
+        self._waiting.remove(sequence)
+        if sequence.remote:
             sequence.state = State.FILLING
             self._filling.append(sequence)
-            admitted.append(sequence)
-        return admitted
-
-    def _admit(self, sequence: Sequence, now: float) -> bool:
-        if not self._has_room() or not self._take_pages(sequence):
-            return False
-        self._waiting.remove(sequence)
+            return
         self._run(sequence)
         if sequence.cached is None:
             host = min(sequence.imported, sequence.computed)
             sequence.cached = CachedTokens(device=sequence.computed - host, host=host)
             sequence.started = now
-        return True
 
     def _is_too_early(self, sequence: Sequence) -> bool:
-        """Whether its pages would be parked in the half of the pool that is kept for those that somebody waits for.
+        """Whether its pages would be parked where the largest prompt may be wanted.
 
         Otherwise a prefill and a decode worker deadlock, each full of pages of requests that the other has no room for.
         """
-        left = self.pool.available - pages_for(len(sequence.tokens))
-        return sequence.early and left < self.pool.total // 2
+        return sequence.early and self.pool.available - pages_for(len(sequence.tokens)) < self._largest
 
     def _take_pages(self, sequence: Sequence) -> bool:
         """Reuse the longest cached prefix and allocate the rest of the pages of `tokens`."""
@@ -243,7 +241,7 @@ class Scheduler:
         return len(self._running) + len(self._filling) < self._limits.sequences
 
     def _candidates(self) -> list[Sequence]:
-        return [s for s in self._running if s.remaining > 1] + [s for s in self._waiting if not s.remote]
+        return [s for s in self._running if s.remaining > 1] + self._waiting
 
     # Decoding.
 
@@ -335,9 +333,7 @@ class Scheduler:
             if ended:
                 return drafts.NO_TOKEN
             token = sample(logits[node + 1], sequence, len(sequence.tokens) - 1)
-            sequence.tokens.append(token)
-            if sequence.history is not None:
-                sequence.history.add(token)
+            sequence.append(token)
             ended = self._ends(sequence, token)
             return token
 
@@ -406,4 +402,5 @@ class Scheduler:
 
 
 def _urgency(sequence: Sequence, now: float) -> tuple[float, float]:
-    return (sequence.remaining - AGEING * (now - sequence.arrival), sequence.arrival)
+    work = 0 if sequence.remote else sequence.remaining
+    return (work - AGEING * (now - sequence.arrival), sequence.arrival)

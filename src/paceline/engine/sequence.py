@@ -9,7 +9,7 @@ import numpy.typing as npt
 from paceline.contracts.hashing import PAGE_TOKENS, extend_chain
 from paceline.contracts.messages import CachedTokens, FinishReason, PageRef, Sampling, TokenTree
 from paceline.engine.pages import TagTracker
-from paceline.engine.sampling import History, needs_history
+from paceline.engine.sampling import Adjustments, adjustments_for
 
 
 class State(Enum):
@@ -65,13 +65,13 @@ class Sequence:
     drafted: int = 0
     accepted: int = 0
     finish_reason: FinishReason | None = None
-    history: History | None = None
+    adjustments: Adjustments | None = None
 
     def __post_init__(self) -> None:
         self.pages = np.zeros(pages_for(self.limit), dtype=np.int32)
         self.tags = np.zeros(pages_for(self.limit), dtype=np.uint64)
-        if needs_history(self.sampling):
-            self.history = History(self.tokens[: self.prompt_tokens], self.tokens[self.prompt_tokens :])
+        prompt, output = self.tokens[: self.prompt_tokens], self.tokens[self.prompt_tokens :]
+        self.adjustments = adjustments_for(self.sampling, prompt, output)
 
     @property
     def output_tokens(self) -> int:
@@ -103,6 +103,12 @@ class Sequence:
         pages: list[int] = self.pages[: self.held].tolist()
         self.held = self.computed = self.published = 0
         return pages
+
+    def append(self, token: int) -> None:
+        """`token` is the next one of the output."""
+        self.tokens.append(token)
+        if self.adjustments is not None:
+            self.adjustments.add(token)
 
     def hash_full_pages(self) -> None:
         """Extend `hashes` to all the full pages of `tokens`."""

@@ -114,14 +114,21 @@ class EngineThread:
         start = time.perf_counter()
         try:
             logits = self._engine.execute(plan.step)
-            result = self._scheduler.commit(plan, logits, _sample, time.perf_counter() - start)
-            if len(result.moves):
-                self._engine.execute(build_moves(result.moves))
         except Exception:
             log.exception("step_failed", sequences=len(plan.entries), tokens=len(plan.step.tokens))
-            return self._scheduler.fail(plan, InternalError("the engine failed to run a step"))
+            return self._without_the_guilty(plan)
+        result = self._scheduler.commit(plan, logits, _sample, time.perf_counter() - start)
+        if len(result.moves):
+            self._engine.execute(build_moves(result.moves))
         self.pace = self.pace.after(plan, result, time.perf_counter() - start)
         return result
+
+    def _without_the_guilty(self, plan: Plan) -> StepResult:
+        """What cannot run alone fails alone: a batch that failed runs again in halves, down to single sequences."""
+        if len(plan.entries) == 1:
+            return self._scheduler.fail(plan, InternalError("the engine cannot run this request"))
+        first, second = plan.halves()
+        return self._step(first).and_then(self._step(second))
 
     def _take_commands(self, *, block: bool) -> None:
         try:
@@ -137,7 +144,7 @@ class EngineThread:
 
 
 def _sample(logits: Float32, sequence: Sequence, position: int) -> int:
-    return sample(logits, sequence.sampling, position, sequence.history)
+    return sample(logits, sequence.sampling, position, sequence.adjustments)
 
 
 def _resolve(future: "asyncio.Future[T]", result: T) -> None:

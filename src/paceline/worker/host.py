@@ -61,7 +61,9 @@ class EngineHost:
         tracker = PageTags(self.arena.tags) if self._settings.kv_integrity == "on" else NoTags()
         self._pool = PagePool(pages, tracker)
         limits = Limits(self._settings.step_tokens, self._settings.max_sequences)
-        self._scheduler = Scheduler(self._pool, self._engine.vocab, limits)
+        self._scheduler = Scheduler(
+            self._pool, vocab=self._engine.vocab, context=self._engine.context, limits=limits
+        )
         self.thread = EngineThread(self._engine, self._scheduler, on_step)
         self.thread.start()
         self.transport = ShmTransport(

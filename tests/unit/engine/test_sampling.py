@@ -6,15 +6,21 @@ import numpy as np
 import pytest
 
 from paceline.contracts.messages import Sampling
-from paceline.engine.sampling import History, needs_history, sample
+from paceline.engine.sampling import adjustments_for, sample
+from paceline.engine.step import Float32
 
 LOGITS = np.log(np.array([0.1, 0.2, 0.3, 0.4], dtype=np.float32))
 
 
-def counts(draws: int = 4000, history: History | None = None, **sampling: Any) -> list[float]:
+def draw(setting: Sampling, position: int = 0, prompt: list[int] | None = None, output: list[int] | None = None,
+         logits: Float32 = LOGITS) -> int:  # fmt: skip
+    return sample(logits, setting, position, adjustments_for(setting, prompt or [], output or []))
+
+
+def counts(draws: int = 4000, **sampling: Any) -> list[float]:
     """Frequency of each token over positions."""
     setting = Sampling(max_tokens=1, seed=12345, **sampling)
-    tokens = [sample(LOGITS, setting, position, history) for position in range(draws)]
+    tokens = [draw(setting, position) for position in range(draws)]
     return [tokens.count(t) / draws for t in range(4)]
 
 
@@ -52,25 +58,37 @@ def test_top_k_comes_before_top_p() -> None:
 
 
 def test_logit_bias_bans_and_forces() -> None:
-    assert sample(LOGITS, Sampling(max_tokens=1, temperature=0.0, logit_bias={0: 100.0}), 0, None) == 0
+    assert draw(Sampling(max_tokens=1, temperature=0.0, logit_bias={0: 100.0})) == 0
     assert counts(logit_bias={3: -100.0})[3] == 0
 
 
 def test_penalties_follow_the_formulas() -> None:
     logits = np.array([2.0, -2.0, 1.9, 0.0], dtype=np.float32)
     repetition = Sampling(max_tokens=1, temperature=0.0, repetition_penalty=2.0)
-    assert sample(logits, repetition, 0, History([0], [1])) == 2
+    assert draw(repetition, prompt=[0], output=[1], logits=logits) == 2
     frequency = Sampling(max_tokens=1, temperature=0.0, frequency_penalty=0.06)
-    assert sample(logits, frequency, 0, History([0, 0], [0])) == 0  # the prompt does not count
-    assert sample(logits, frequency, 0, History([], [0, 0])) == 2
+    assert draw(frequency, prompt=[0, 0], output=[0], logits=logits) == 0  # the prompt does not count
+    assert draw(frequency, output=[0, 0], logits=logits) == 2
     presence = Sampling(max_tokens=1, temperature=0.0, presence_penalty=0.06)
-    assert sample(logits, presence, 0, History([], [0, 0])) == 0
-    assert [needs_history(s) for s in (repetition, frequency, presence, Sampling(max_tokens=1))] == [
-        True,
-        True,
-        True,
-        False,
-    ]
+    assert draw(presence, output=[0, 0], logits=logits) == 0
+
+
+def test_plain_sampling_needs_no_adjustments() -> None:
+    assert adjustments_for(Sampling(max_tokens=1, temperature=0.5, top_p=0.5), [1], [2]) is None
+
+
+@pytest.mark.parametrize("temperature", [5e-324, 1e-310, 1e-5, 1e300])
+def test_extreme_temperatures_give_a_token_of_the_vocabulary(temperature: float) -> None:
+    token = draw(Sampling(max_tokens=1, temperature=temperature))
+    assert token == 3 if temperature < 1 else 0 <= token < 4
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_logits_without_a_distribution_are_an_error_and_no_token(temperature: float, bad: float) -> None:
+    logits = np.array([0.0, bad, 1.0, 2.0], dtype=np.float32)
+    with pytest.raises(ValueError, match="largest logit"):
+        draw(Sampling(max_tokens=1, temperature=temperature), logits=logits)
 
 
 def test_a_token_depends_on_seed_and_position_only() -> None:

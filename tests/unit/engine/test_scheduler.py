@@ -6,6 +6,7 @@ import pytest
 from paceline.contracts.errors import IntegrityError
 from paceline.contracts.hashing import tenant_salt
 from paceline.contracts.messages import CachedTokens, Sampling, TokenTree
+from paceline.engine.sampling import sample
 from paceline.engine.scheduler import Scheduler
 from paceline.engine.sequence import Sequence, State
 from tests.builders import logits_of, make_scheduler, make_sequence, run, successor
@@ -178,8 +179,8 @@ def test_a_prompt_without_room_waits_and_is_not_overtaken_for_pages() -> None:
     assert [e.sequence.request_id for e in plan.entries] == ["a"]
 
 
-def test_half_of_the_pool_is_kept_for_prompts_that_somebody_waits_for() -> None:
-    scheduler = make_scheduler(pages=8)
+def test_room_for_the_largest_prompt_is_kept_from_those_that_nobody_waits_for() -> None:
+    scheduler = make_scheduler(pages=8, context=256)
     early = [
         make_sequence([i] * 100, output=1, name=str(i), arrival=i, hold=True, early=True) for i in range(4)
     ]
@@ -191,6 +192,56 @@ def test_half_of_the_pool_is_kept_for_prompts_that_somebody_waits_for() -> None:
     scheduler.expect(early[3])
     plan, _ = run(scheduler)
     assert [e.sequence for e in plan.entries] == [early[3]]
+
+
+def test_a_prompt_that_runs_goes_on_while_a_shorter_one_waits_for_its_pages() -> None:
+    scheduler = make_scheduler(pages=4, step_tokens=50)
+    long = make_sequence([1] * 200, output=1, name="long")
+    scheduler.add(long)
+    run(scheduler)
+    scheduler.add(make_sequence([2] * 10, output=1, name="short"))
+    finish(scheduler, long)
+    plan, _ = run(scheduler)
+    assert [e.sequence.request_id for e in plan.entries] == ["short"]
+
+
+def test_handoffs_do_not_take_the_pages_that_a_preempted_sequence_waits_for() -> None:
+    scheduler = make_scheduler(pages=4)
+    first, second = (
+        make_sequence([1] * 100, output=27, name="1"),
+        make_sequence([2] * 128, name="2", arrival=1),
+    )
+    scheduler.add(first)
+    scheduler.add(second)
+    for _ in range(2):
+        run(scheduler, now=1.0)
+    assert second.state is State.WAITING  # it grew over a page border, and is the latest
+    handoff = make_sequence([3] * 60, name="3", arrival=5, remote=True)
+    scheduler.add(handoff)
+    run(scheduler, now=6.0)
+    assert (second.state, handoff.state) == (State.WAITING, State.WAITING)
+    finish(scheduler, first)
+    plan = scheduler.schedule(6.0)
+    assert plan is not None
+    assert (second.state, handoff.state) == (State.RUNNING, State.FILLING)
+
+
+def test_a_sequence_without_a_token_to_sample_fails_alone() -> None:
+    scheduler = make_scheduler()
+    good, bad = make_sequence([1], name="good"), make_sequence([2], name="bad")
+    scheduler.add(good)
+    scheduler.add(bad)
+    plan = scheduler.schedule(0.0)
+    assert plan is not None
+    logits = logits_of(plan)
+    logits[1] = np.nan
+    result = scheduler.commit(
+        plan, logits, lambda row, s, at: sample(row, s.sampling, at, s.adjustments), 0.0
+    )
+    assert [f.sequence for f in result.failures] == [bad]
+    assert [a.sequence for a in result.advances] == [good]
+    assert bad.state is State.GONE
+    assert finish(scheduler, good) == expected(1, 8)
 
 
 def test_accepted_drafts_advance_several_tokens_in_one_step() -> None:
