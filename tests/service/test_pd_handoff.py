@@ -4,6 +4,7 @@ equal to `FakeEngine.greedy` proves the handoff."""
 import asyncio
 import secrets
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from paceline.engine.fake import FakeEngine
 from paceline.engine.scheduler import Scheduler
 from paceline.worker.attempts import Attempt
 from tests.helpers import until
-from tests.workers import PAGES, Mesh, make_work, mesh
+from tests.workers import GATEWAY, PAGES, Mesh, make_work, mesh
 
 
 def tokens(count: int, seed: int = 1) -> list[int]:
@@ -332,3 +333,49 @@ async def test_both_pools_full_of_each_others_requests_is_no_deadlock(
         for work, answer in zip(works, answers, strict=True):
             assert answer.all() == greedy(work.prompt, 30)
         await m.idle()
+
+
+async def test_a_commit_that_is_sent_twice_is_carried_out_once(
+    memory_broker: MemoryBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with mesh(memory_broker, tmp_path) as m:
+        commit = m.prefill.context.bus.request
+
+        async def twice(subject: str, *args: Any, **kwargs: Any) -> Any:
+            if subject.endswith(".commit"):
+                answers = await asyncio.gather(*(commit(subject, *args, **kwargs) for _ in range(2)))
+                assert answers[0].data == answers[1].data
+                return answers[0]
+            return await commit(subject, *args, **kwargs)
+
+        monkeypatch.setattr(m.prefill.context.bus, "request", twice)
+        works = [make_work(tokens(100 + i, seed=i)) for i in range(4)]
+        for work, answer in zip(works, await asyncio.gather(*map(m.finish, works)), strict=True):
+            assert answer.all() == greedy(work.prompt, 8)
+        await m.idle()
+
+
+async def test_a_message_that_cannot_be_sent_does_not_stop_the_next_ones(
+    memory_broker: MemoryBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with mesh(memory_broker, tmp_path) as m:
+        publish = m.decode.context.bus.publish
+        failed: list[str] = []
+
+        async def fail_once(subject: str, *args: Any, **kwargs: Any) -> None:
+            if subject == subjects.events(GATEWAY) and not failed:
+                failed.append(subject)
+                raise ValueError("no")
+            await publish(subject, *args, **kwargs)
+
+        monkeypatch.setattr(m.decode.context.bus, "publish", fail_once)
+        answer = await m.finish(make_work(tokens(100)))
+        assert failed
+        assert (
+            len(answer.tokens) == 7
+        )  # the first of decode's tokens is missing, until the gateway asks for it
+        resend = Resend(request_id=answer.started.request_id, attempt=1, index=1)
+        answer.events.clear()
+        await rpc.call(m.bus, subjects.RESEND, "decode", m.decode.context.identity.worker, resend)
+        await until(lambda: answer.end is not None)
+        assert answer.all() == greedy(tokens(100), 8)

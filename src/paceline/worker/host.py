@@ -20,6 +20,7 @@ from paceline.model.files import locate
 from paceline.runtime.context import Context
 from paceline.transport.arena import Arena
 from paceline.transport.shm import ShmTransport
+from paceline.worker.intake import check
 from paceline.worker.memory import free_memory, plan_pages
 from paceline.worker.settings import WorkerSettings
 
@@ -112,8 +113,9 @@ class EngineHost:
         """A sequence for `work`: whose pages come from a prefill worker, or that ends with its first token to be handed
         over, or that runs here from prompt to end.
 
-        Raises `ContextTooLong` when it could never run here, before anything is taken for it.
+        Raises `InvalidRequest`, or `ContextTooLong` when it could never run here, before anything is taken for it.
         """
+        check(work, self._engine.vocab)
         tokens = work.prompt + work.output
         room = min(self._engine.context, self._pool.total * PAGE_TOKENS)
         if len(tokens) >= room:

@@ -3,6 +3,8 @@
 import asyncio
 from collections import defaultdict
 
+import structlog
+
 from paceline.bus.interface import Bus
 from paceline.contracts import subjects
 from paceline.contracts.codec import encode
@@ -11,6 +13,8 @@ from paceline.contracts.frames import Tokens, encode_frame
 from paceline.contracts.messages import Done, Event, Failed, Started
 from paceline.runtime.tasks import Tasks
 from paceline.worker.attempts import Attempt
+
+log = structlog.get_logger(__name__)
 
 
 class Outbox:
@@ -83,6 +87,9 @@ class Outbox:
             subject, data = await self._queue.get()
             try:
                 await self._bus.publish(subject, data)
+            except Exception:
+                # That gateway will ask again; the others' messages wait behind this one.
+                log.exception("publish_failed", subject=subject, size=len(data))
             finally:
                 self._queue.task_done()
 

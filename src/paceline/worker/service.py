@@ -38,6 +38,9 @@ from paceline.worker.settings import WorkerSettings
 
 log = structlog.get_logger(__name__)
 
+FLUSH_S = 3.0
+"""How long a worker that leaves waits for its last events to be sent."""
+
 
 @dataclass(slots=True)
 class Counters:
@@ -119,7 +122,11 @@ class WorkerService(ABC):
     async def close(self) -> None:
         for attempt in self.attempts.live:
             self.outbox.fail(attempt, Unavailable("the worker is leaving"))
-        await self.outbox.flush()
+        try:
+            async with asyncio.timeout(FLUSH_S):
+                await self.outbox.flush()
+        except TimeoutError:
+            log.warning("events_not_sent")
         await self.requests.cancel_all()
         await self.host.close()
 

@@ -35,6 +35,7 @@ class Handoff:
     source: RemotePrefill
     refs: list[PageRef] | None = None
     writer_stopped: bool = False
+    commit: "asyncio.Task[None] | None" = None
 
 
 class Handoffs:

@@ -1,5 +1,6 @@
 """The decode worker: generates tokens for many sequences at once, after a handoff or after a prompt of its own."""
 
+import asyncio
 import time
 
 import structlog
@@ -111,6 +112,13 @@ class DecodeService(WorkerService):
         handoff = self._handoffs.get(message.transfer_id)
         if handoff is None or handoff.refs is None:
             raise IntegrityError(f"transfer {message.transfer_id} is not being filled here")
+        if handoff.commit is None:
+            handoff.commit = self.requests.spawn(self._join(handoff, message), name="commit")
+        # A commit that is sent twice is carried out once, and both get its answer.
+        await asyncio.shield(handoff.commit)
+        return Ack()
+
+    async def _join(self, handoff: Handoff, message: Commit) -> None:
         attempt = handoff.attempt
         if self._drafting is not None:
             # Before the sequence runs, so that its own tokens come after.
@@ -120,12 +128,10 @@ class DecodeService(WorkerService):
         except PacelineError as error:
             self.fail(attempt, error)
             raise
-        if message.finish_reason is not None:
-            self.release(attempt)
-            return Ack()
         attempt.handoff_s = time.time() - message.sampled_at
         attempt.span.add_event("handoff", {"pages": len(message.pages)})
-        return Ack()
+        if message.finish_reason is not None:
+            self.release(attempt)
 
     async def _withdraw(self, message: Withdraw) -> Ack:
         handoff = self._handoffs.get(message.transfer_id)
