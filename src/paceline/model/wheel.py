@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import TypeAlias
 
@@ -53,6 +54,12 @@ Download: TypeAlias = Callable[[str, Path, Progress], Path]
 """Put the wheel of a requirement into a directory and give its path. Raises `Unavailable`."""
 
 
+def _progress_bar() -> str:
+    """What makes pip say how far it is, on lines of its own; pip before 24.1 can only be silent."""
+    major, minor = (int(part) for part in version("pip").split(".")[:2])
+    return "raw" if (major, minor) >= (24, 1) else "off"
+
+
 def pip_download(requirement: str, directory: Path, progress: Progress) -> Path:
     """`Download` by pip, with whatever index and proxy the user has set up for it."""
     command = [
@@ -62,7 +69,7 @@ def pip_download(requirement: str, directory: Path, progress: Progress) -> Path:
         "download",
         "--no-deps",
         "--only-binary=:all:",
-        "--progress-bar=raw",
+        f"--progress-bar={_progress_bar()}",
     ]
     command += [
         "--disable-pip-version-check",

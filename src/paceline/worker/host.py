@@ -10,6 +10,7 @@ import structlog
 from paceline.contracts.errors import ContextTooLong
 from paceline.contracts.hashing import PAGE_TOKENS
 from paceline.contracts.messages import Load, ModelInfo, Work
+from paceline.engine.layout import KvDtype
 from paceline.engine.pages import NoTags, PagePool, PageTags
 from paceline.engine.plan import StepResult
 from paceline.engine.registry import open_engine
@@ -43,7 +44,7 @@ class EngineHost:
             settings.engine,
             files,
             dtype=settings.dtype,
-            kv_dtype=settings.kv_dtype,
+            kv_dtype=_kv_dtype(settings),
             device=settings.device,
             threads=settings.threads,
             step_s=settings.fake_step_s,
@@ -140,6 +141,12 @@ class EngineHost:
             hold=to_hand_over,
             early=to_hand_over,
         )
+
+
+def _kv_dtype(settings: WorkerSettings) -> KvDtype:
+    if settings.kv_dtype != "auto":
+        return settings.kv_dtype
+    return "float32" if settings.dtype == "float32" else "bfloat16"
 
 
 def _log_progress() -> Callable[[int, int], None]:

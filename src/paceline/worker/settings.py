@@ -9,7 +9,8 @@ from typing import Literal
 @dataclass(frozen=True)
 class WorkerSettings:
     """`model` is a GGUF file or a Hugging Face directory; the fake engine needs none. `kv_bytes` bounds the page pool,
-    which never takes more than a quarter of free memory. `run_dir` is shared by all workers of a host."""
+    which never takes more than a quarter of free memory. `run_dir` is shared by all workers of a host. `kv_dtype` auto is
+    bfloat16 unless `dtype` says float32, whose answers shall not depend on rounding."""
 
     run_dir: Path
     kv_bytes: int
@@ -17,7 +18,7 @@ class WorkerSettings:
     model_name: str | None = None
     engine: Literal["torch", "fake"] = "torch"
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    kv_dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    kv_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     device: str = "cpu"
     threads: int = os.cpu_count() or 1
     step_tokens: int = 256

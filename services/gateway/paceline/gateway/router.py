@@ -85,7 +85,12 @@ def route(snapshot: Snapshot, prompt: Prompt, *, handoff_min_tokens: int) -> Dec
         raise Unavailable(f"no decode worker serves {prompt.model!r} now")
     prefills: list[Beacon] = []
     if prompt.tokens >= handoff_min_tokens:
-        ready = [b for b in snapshot.prefill if is_ready(b, prompt.model) and prompt.tokens < room(b)]
+        ready = [
+            b
+            for b in snapshot.prefill
+            # One that failed this request is not tried again: a decode worker can always compute the prompt itself.
+            if ("prefill", b.worker) not in prompt.avoid and is_ready(b, prompt.model) and prompt.tokens < room(b)
+        ]
         prefills = [p for p in ready if any(_can_hand_over(p, d) for d in decodes)]
     if not prefills:
         return _route_local(snapshot, prompt, decodes)
