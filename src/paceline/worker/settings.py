@@ -9,8 +9,8 @@ from typing import Literal
 @dataclass(frozen=True)
 class WorkerSettings:
     """`model` is a GGUF file or a Hugging Face directory; the fake engine needs none. `kv_bytes` bounds the page pool,
-    which never takes more than a quarter of free memory. `run_dir` is shared by all workers of a host. `kv_dtype` auto is
-    bfloat16 unless `dtype` says float32, whose answers shall not depend on rounding."""
+    which never takes more than a quarter of free memory. `run_dir` is shared by all workers of a host. `kv_dtype` auto
+    is bfloat16 unless `dtype` says float32, whose answers shall not depend on rounding."""
 
     run_dir: Path
     kv_bytes: int
