@@ -81,3 +81,46 @@ async def test_a_client_may_leave_while_the_server_is_away(nats_server: NatsServ
         assert mesh.live
         await nats_server.start(nats_server.port)
         await mesh.idle(timeout=10.0)
+
+
+async def test_a_server_that_hangs_costs_nobody_an_attempt(nats_server: NatsServer, model: Path) -> None:
+    """The connection looks alive and nothing comes: a stream goes on afterwards where it was, a request that came
+    just before or meanwhile is answered by the workers that it was sent to."""
+    script = Script(hold_at=8)
+    async with scripted_mesh(nats_server, model, script, failover_wait_s=10.0) as mesh:
+        await ready(mesh)
+
+        async def chat() -> str:
+            async with mesh.post(LONG, stream=True) as response:
+                return await read_text(response)
+
+        running = asyncio.create_task(chat())
+        await until(lambda: bool(mesh.worker("d0").live))
+        os.kill(nats_server.pid, signal.SIGSTOP)
+        script.decode.set()
+        before = asyncio.create_task(chat())
+        # Time is what is tested: long enough for two asks to fail, and for a worker to be called lost.
+        await asyncio.sleep(2.0)
+        meanwhile = asyncio.create_task(chat())
+        await asyncio.sleep(2.0)
+        os.kill(nats_server.pid, signal.SIGCONT)
+        assert [await running, await before, await meanwhile] == [TEXT] * 3
+        assert [m.work.attempt for m in mesh.worker("d0").messages(Generate)] == [1, 1, 1]
+        await mesh.idle(timeout=10.0)
+
+
+async def test_a_server_that_hangs_for_longer_than_a_request_waits_is_a_503(
+    nats_server: NatsServer, model: Path
+) -> None:
+    async with scripted_mesh(nats_server, model, Script(), failover_wait_s=0.5) as mesh:
+        await ready(mesh)
+        os.kill(nats_server.pid, signal.SIGSTOP)
+        for _ in range(2):
+            async with mesh.post(LONG) as response:
+                assert response.status == 503
+                assert (await response.json())["error"]["message"] == "the mesh does not answer"
+        os.kill(nats_server.pid, signal.SIGCONT)
+        await mesh.idle(timeout=10.0)
+        async with mesh.post(LONG) as response:
+            assert response.status == 200
+        await mesh.idle()

@@ -23,14 +23,41 @@ log = structlog.get_logger(__name__)
 LOST_S = 3.0
 _TICK_S = 0.25
 _STALL_S = 1.0
+# Beacons come twice a second, our own among them.
+DEAF_S = 0.9
 # Nobody listens there, so a server that lives says so at once.
 _PROBE = "paceline.nobody"
+_PROBE_S = 0.5
+_PROBE_AFTER = 2 / 3
 
 
 @dataclass
 class _Life:
     beacon: Beacon
     heard: float
+
+
+class Hearing:
+    """When the bus was heard. If nothing came for more than `DEAF_S`, it was the bus or we ourselves, and no worker.
+
+    Times are in seconds of any steady clock."""
+
+    def __init__(self) -> None:
+        self._last = self._restored = float("-inf")
+
+    def heard(self, now: float) -> None:
+        """Something came from the bus."""
+        if self.quiet(now) > DEAF_S:
+            self._restored = now
+        self._last = now
+
+    def quiet(self, now: float) -> float:
+        """Seconds since something came."""
+        return now - self._last
+
+    def deaf_since(self, start: float, now: float) -> bool:
+        """Whether there was a time after `start` in which a message to us could have been lost or late."""
+        return self.quiet(now) > DEAF_S or self._restored > start
 
 
 class Sightings:
@@ -52,15 +79,11 @@ class Sightings:
         self._lives[key] = _Life(beacon, now)
         return known.beacon if known and known.beacon.incarnation != beacon.incarnation else None
 
-    def silent(self, now: float) -> bool:
-        """Whether `expire` would end a life now."""
-        return any(now - life.heard > LOST_S for life in self._lives.values())
-
     def expire(self, now: float, *, deaf: bool = False) -> list[Beacon]:
         """Forget the workers that were silent for longer than `LOST_S` and return their last beacons.
 
-        Call it every `_TICK_S`. A longer pause than `_STALL_S` between two calls, or `deaf` (our connection is
-        down), means that we could not hear: then nobody is lost and all clocks restart.
+        Call it every `_TICK_S`. A longer pause than `_STALL_S` between two calls, or `deaf` (the bus was silent),
+        means that we could not hear: then nobody is lost and all clocks restart.
         """
         stalled = self._ticked is not None and now - self._ticked > _STALL_S
         self._ticked = now
@@ -87,6 +110,7 @@ class Roster:
 
     def __init__(self) -> None:
         self._sightings = Sightings()
+        self._hearing = Hearing()
         self._callbacks: list[Callable[[Beacon], None]] = []
         self._tasks = Tasks()
         self._subscription: Subscription | None = None
@@ -94,6 +118,7 @@ class Roster:
     async def start(self, bus: Bus) -> None:
         """Listen. A worker is known within half a second, the interval of its beacons."""
         self._subscription = await bus.subscribe(subjects.beacon("*", "*"), self._hear)
+        self._hearing.heard(monotonic())
         self._tasks.spawn(self._watch(bus), name="roster")
 
     def alive(self, role: Role) -> list[Beacon]:
@@ -103,6 +128,16 @@ class Roster:
     def get(self, role: Role, worker: str) -> Beacon | None:
         """The last beacon of a worker that is not lost, in any state."""
         return self._sightings.get(role, worker)
+
+    @property
+    def deaf(self) -> bool:
+        """Nothing comes from the bus at all: its server is away or hangs, or our own loop stood still."""
+        return self.deaf_since(monotonic())
+
+    def deaf_since(self, start: float) -> bool:
+        """Whether `deaf` held at any time since `start`, of `time.monotonic`: what was not answered since then may
+        be nobody's fault."""
+        return self._hearing.deaf_since(start, monotonic())
 
     def on_lost(self, callback: Callable[[Beacon], None]) -> None:
         """Call `callback` with the last beacon of each life that ends, once. Someone who falls silent, is lost and
@@ -116,6 +151,7 @@ class Roster:
         await self._tasks.cancel_all()
 
     def _hear(self, delivery: Delivery) -> None:
+        self._hearing.heard(monotonic())
         try:
             beacon = subjects.decode_beacon(delivery.data)
         except ProtocolError as e:
@@ -129,10 +165,13 @@ class Roster:
             self._tell(ended)
 
     async def _watch(self, bus: Bus) -> None:
+        before = monotonic()
         while True:
             await asyncio.sleep(_TICK_S)
-            deaf = not bus.connected or (self._sightings.silent(monotonic()) and await _is_deaf(bus))
-            for beacon in self._sightings.expire(monotonic(), deaf=deaf):
+            if self._hearing.quiet(monotonic()) > DEAF_S * _PROBE_AFTER and await _answers(bus):
+                self._hearing.heard(monotonic())
+            before, deaf = monotonic(), self.deaf_since(before)
+            for beacon in self._sightings.expire(before, deaf=deaf):
                 log.warning("worker_silent", peer_role=beacon.role, peer=beacon.worker)
                 self._tell(beacon)
 
@@ -144,12 +183,12 @@ class Roster:
                 log.exception("lost_callback_failed", peer_role=beacon.role, peer=beacon.worker)
 
 
-async def _is_deaf(bus: Bus) -> bool:
-    """Whether the bus itself is silent: a connection that died without a word looks alive for seconds."""
+async def _answers(bus: Bus) -> bool:
+    """Whether the server lives: a connection that died without a word looks alive for seconds."""
     try:
-        await bus.request(_PROBE, b"", timeout=_STALL_S / 2)
+        await bus.request(_PROBE, b"", timeout=_PROBE_S)
     except Unavailable:
-        return not bus.connected
+        return bus.connected
     except TimeoutError:
-        return True
-    return False
+        return False
+    return True

@@ -14,7 +14,7 @@ from paceline.contracts import subjects
 from paceline.contracts.codec import encode
 from paceline.contracts.messages import Beacon, Load
 from paceline.runtime import roster
-from paceline.runtime.roster import Roster, Sightings
+from paceline.runtime.roster import Hearing, Roster, Sightings
 from tests.helpers import until
 
 
@@ -116,10 +116,23 @@ def test_nobody_is_lost_while_we_are_deaf_and_clocks_restart_after() -> None:
     assert sightings.expire(13.0) == [beacon()]
 
 
+def test_silence_of_the_whole_bus_counts_from_the_last_word_to_the_next() -> None:
+    hearing = Hearing()
+    assert hearing.deaf_since(0.0, 0.0)
+    hearing.heard(10.0)
+    hearing.heard(10.75)
+    assert not hearing.deaf_since(10.0, 11.5)
+    assert hearing.deaf_since(11.75, 11.75)
+    hearing.heard(14.0)
+    assert hearing.deaf_since(13.9, 14.5)
+    assert not hearing.deaf_since(14.1, 14.5)
+
+
 @pytest.fixture
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same rules in a twentieth of the time."""
     monkeypatch.setattr(roster, "LOST_S", 0.15)
+    monkeypatch.setattr(roster, "DEAF_S", 0.045)
     monkeypatch.setattr(roster, "_TICK_S", 0.01)
 
 
@@ -169,12 +182,19 @@ async def test_a_server_that_hangs_or_dies_kills_no_worker(nats_server: NatsServ
     os.kill(nats_server.pid, signal.SIGSTOP)
     # Time is what is tested: ten lives of silence, in which the connection looks alive.
     await asyncio.sleep(1.5)
-    assert (bus.connected, lost) == (True, [])
+    assert (bus.connected, watching.deaf, lost) == (True, True, [])
+    os.kill(nats_server.pid, signal.SIGCONT)
+    await until(lambda: lost == [beacon()])
+    assert not watching.deaf
+    await beat(bus, beacon())
+    await until(lambda: bool(watching.alive("decode")))
+    lost.clear()
     os.kill(nats_server.pid, signal.SIGKILL)
     await until(lambda: not bus.connected)
     await asyncio.sleep(0.5)
     assert lost == []
 
+    assert watching.deaf
     await nats_server.start(nats_server.port)
     await until(lambda: lost == [beacon()])
     await watching.close()

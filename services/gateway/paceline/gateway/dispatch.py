@@ -30,7 +30,7 @@ _FIRST_PAUSE_S = 0.1
 @dataclass(frozen=True)
 class Policy:
     """`handoff_min_tokens`: shorter prompts are computed by decode. `failover_wait_s`: how long a request that already
-    ran once waits for a worker to come back."""
+    ran once waits for a worker to come back, and any request for a bus that is silent."""
 
     handoff_min_tokens: int
     failover_wait_s: float
@@ -75,6 +75,7 @@ class Dispatcher:
         request.begin(
             decision.prefill.worker if decision.prefill else None, decision.decode.worker, monotonic()
         )
+        began = monotonic()
         with traces.tracer().start_as_current_span(
             "dispatch",
             attributes={
@@ -84,6 +85,10 @@ class Dispatcher:
             },
         ):
             errors = await self._send(call, decision)
+        if errors and self._roster.deaf_since(began):
+            # They may have taken it, and if not they will say so when they are asked to send again.
+            errors = {who: e for who, e in errors.items() if not isinstance(e, Unavailable)}
+            await self._hear()
         if errors and request.running and request.attempt == legs.attempt:
             call.avoid.update(errors)
             error = _worst(list(errors.values()))
@@ -105,7 +110,17 @@ class Dispatcher:
             decision = await self._route(call)
         return decision
 
+    async def _hear(self) -> None:
+        """Wait while nothing comes from the bus. Raises `Unavailable` when that lasts too long."""
+        patience = monotonic() + self._policy.failover_wait_s
+        while self._roster.deaf:
+            if monotonic() >= patience:
+                raise Unavailable("the mesh does not answer")
+            await asyncio.sleep(_LOOK_AGAIN_S)
+
     async def _route(self, call: Call) -> Decision:
+        if self._bus.connected:
+            await self._hear()
         patience = monotonic() + (self._policy.failover_wait_s if call.request.attempt > 1 else 0.0)
         while True:
             try:

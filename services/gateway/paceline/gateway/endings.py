@@ -92,7 +92,7 @@ class Endings:
             except Unavailable as error:
                 if not self._lives(beacon):
                     return
-                pause = next(pauses, None) if self._bus.connected else _RECONNECT_S
+                pause = _RECONNECT_S if self._roster.deaf else next(pauses, None)
                 if pause is None:
                     log.warning(
                         "worker_not_told", verb=endpoint.verb, peer=beacon.worker, error=error.message

@@ -146,7 +146,7 @@ class Mesh:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(_TICK_S)
-            if not self._bus.connected:
+            if self._roster.deaf:
                 continue  # silence is nobody's fault
             now = monotonic()
             for call in self._calls.values():
@@ -158,7 +158,9 @@ class Mesh:
             self._asks.spawn(self._ask(call, ask), name=f"resend {call.job.request_id}")
 
     async def _ask(self, call: Call, ask: Ask) -> None:
-        """Ask for a resend; a worker that refuses, or cannot be reached twice, is lost to this request."""
+        """Ask for a resend; a worker that refuses, or cannot be reached twice though others are heard, is lost to this
+        request."""
+        began = monotonic()
         message = Resend(request_id=call.job.request_id, attempt=ask.attempt, index=ask.index)
         for again in (True, False):
             try:
@@ -170,7 +172,10 @@ class Mesh:
                 break
             else:
                 return
-        if self._bus.connected and call.request.attempt == ask.attempt:
+        else:
+            if self._roster.deaf_since(began):
+                return  # the watchdog asks again
+        if call.request.attempt == ask.attempt:
             self._lose(call, ask.role, ask.worker)
 
 
