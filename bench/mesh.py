@@ -138,7 +138,7 @@ async def disaggregated_against_unified(model: str, prompts: Prompts, *, quick: 
     """Two worker processes each way, the same load one after the other."""
     rows = []
     itl: dict[str, float] = {}
-    seconds, arriving = (4.0, 600) if quick else (60.0, 2000)
+    seconds, arriving = (2.0, 600) if quick else (60.0, 2000)
     for what, flags in (("disaggregated", ()), ("unified", ("--unified", "--decode", "2"))):
         async with running(*flags) as session:
             await ask(session, model, prompts.make(300), OUTPUT)
