@@ -50,7 +50,6 @@ class Mesh:
         self._address = address
         self._run_dir = run_dir
         self._screen = screen
-        self._began = time.monotonic()
         self._tasks = Tasks()
         self._over = asyncio.Event()
         self._status = 0
@@ -121,7 +120,7 @@ class Mesh:
         self._screen.line(f"{name} | {line}", style="dim")
 
     def _ready(self, child: Child) -> None:
-        self._screen.line(f"{child.name} is ready, {time.monotonic() - self._began:.1f} s after the start")
+        self._screen.line(f"{child.name} is ready, {time.monotonic() - child.began:.1f} s after its start")
 
     def _greet(self) -> None:
         url = self._address.url

@@ -45,6 +45,7 @@ class Child:
     launch: Launch
     restarts: Restarts = field(default_factory=Restarts)
     process: Process | None = None
+    began: float = 0.0  # of the present life, in monotonic seconds
     ready: bool = False
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -114,11 +115,11 @@ class Supervisor:
 
     async def _keep(self, child: Child) -> None:
         while not child.stopping.is_set():
-            began = time.monotonic()
+            child.began = time.monotonic()
             end = await self._live(child)
             if child.stopping.is_set():
                 return
-            delay = child.restarts.after(time.monotonic() - began, was_ready=child.ready)
+            delay = child.restarts.after(time.monotonic() - child.began, was_ready=child.ready)
             if delay is None or child.is_misconfigured:
                 self._on_given_up(child)
                 return
