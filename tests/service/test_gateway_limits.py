@@ -217,6 +217,22 @@ async def test_a_client_that_leaves_frees_everything_at_once(
         await mesh.idle()
 
 
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_client_that_leaves_is_noticed_behind_requests_that_nobody_reads(
+    memory_broker: MemoryBroker, model: Path, stream: bool
+) -> None:
+    async with scripted_mesh(memory_broker, model, Script(hold_at=5)) as mesh:
+        body = json.dumps(mesh.body(LONG, stream=stream)).encode()
+        _, writer = await asyncio.open_connection("127.0.0.1", mesh.gateway.port)
+        writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n")
+        writer.write(b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        await until(lambda: len(mesh.live) == 2)
+        writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n" * 100_000)
+        await settle()
+        writer.transport.abort()
+        await mesh.idle(timeout=3.0)
+
+
 async def test_many_requests_with_clients_that_leave_at_any_time(
     memory_broker: MemoryBroker, model: Path
 ) -> None:

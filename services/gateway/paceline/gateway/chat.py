@@ -19,6 +19,7 @@ from paceline.gateway.eventstream import EventStream
 from paceline.gateway.front import Front
 from paceline.gateway.intake import make_job, read_body
 from paceline.gateway.openai import ChatRequest
+from paceline.gateway.pipelining import cut_off_when_unread
 from paceline.gateway.responses import json_response, problem_response
 from paceline.gateway.text import TextStream
 from paceline.telemetry import traces
@@ -103,11 +104,12 @@ class Exchange:
             trace.get_current_span().set_attributes(
                 tracing.request_attributes(job.model, job.sampling, stream=bool(chat.stream))
             )
-            ready = monotonic()
-            await front.admission.run(ticket)
-            self._queue_s = monotonic() - ready
-            text = TextStream(language.tokenizer.token_bytes, chat.stops)
-            return await (self._streamed(chat, job, text) if chat.stream else self._whole(job, text))
+            with cut_off_when_unread(self._http.transport):
+                ready = monotonic()
+                await front.admission.run(ticket)
+                self._queue_s = monotonic() - ready
+                text = TextStream(language.tokenizer.token_bytes, chat.stops)
+                return await (self._streamed(chat, job, text) if chat.stream else self._whole(job, text))
 
     async def _whole(self, job: Job, text: TextStream) -> web.StreamResponse:
         shown = []
