@@ -133,6 +133,58 @@ async def test_a_body_that_does_not_come_is_given_up(memory_broker: MemoryBroker
         await mesh.idle()
 
 
+async def test_bodies_that_do_not_come_keep_nobody_out(memory_broker: MemoryBroker, model: Path) -> None:
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"
+    limits = {"max_running": 2, "max_queue": 0, "max_uploads": 4}
+    async with scripted_mesh(memory_broker, model, Script(), **limits) as mesh:
+        idle = [await asyncio.open_connection("127.0.0.1", mesh.gateway.port) for _ in range(8)]
+        for _, writer in idle:
+            writer.write(head)
+        await until(lambda: mesh.gateway.load().waiting == 4)
+
+        async def status() -> int:
+            async with mesh.post() as response:
+                return int(response.status)
+
+        async with asyncio.timeout(3):
+            while await status() == 429:
+                await asyncio.sleep(0.1)
+        assert await status() == 200
+        assert mesh.gateway.load().waiting == 3
+        for _, writer in idle:
+            writer.transport.abort()
+        await mesh.idle()
+        await settle()
+
+
+async def test_headers_that_do_not_come_are_given_up(memory_broker: MemoryBroker, model: Path) -> None:
+    async with scripted_mesh(memory_broker, model, Script(), idle_timeout_s=0.2) as mesh:
+        reader, writer = await asyncio.open_connection("127.0.0.1", mesh.gateway.port)
+        writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nX-A: ")
+        async with asyncio.timeout(2):
+            assert await reader.read() == b""
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_a_request_whose_body_comes_while_the_gateway_drains_is_refused(
+    memory_broker: MemoryBroker, model: Path
+) -> None:
+    async with scripted_mesh(memory_broker, model, Script()) as mesh:
+        body = json.dumps(mesh.body()).encode()
+        reader, writer = await asyncio.open_connection("127.0.0.1", mesh.gateway.port)
+        writer.write(
+            b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+        )
+        await until(lambda: mesh.gateway.load().waiting == 1)
+        await mesh.gateway.drain()
+        writer.write(body)
+        async with asyncio.timeout(2):
+            assert b" 503 " in await reader.readline()
+        writer.close()
+        await writer.wait_closed()
+
+
 async def test_a_body_with_a_broken_encoding_is_refused(memory_broker: MemoryBroker, model: Path) -> None:
     async with scripted_mesh(memory_broker, model, Script()) as mesh:
         url, headers = f"{mesh.url}/v1/chat/completions", {"Content-Encoding": "gzip"}
@@ -231,6 +283,7 @@ async def test_a_client_that_leaves_is_noticed_behind_requests_that_nobody_reads
         await settle()
         writer.transport.abort()
         await mesh.idle(timeout=3.0)
+        await settle()
 
 
 async def test_many_requests_with_clients_that_leave_at_any_time(

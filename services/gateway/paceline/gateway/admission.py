@@ -1,7 +1,7 @@
 """How many requests the gateway takes: so many in the mesh, so many waiting for it, and no more.
 
-A request holds a ticket from its first byte to its last, so that the bound is known before any body is read; it
-waits for its turn in the mesh only once it is ready to run, so that a slow upload blocks nobody.
+Whether there is room is asked before a body is read. A request holds a ticket from the last byte of its body to that
+of its answer, and waits for its turn in the mesh once it is ready to run.
 """
 
 import asyncio
@@ -58,11 +58,15 @@ class Admission:
         """Requests that were taken and do not run yet."""
         return len(self._tickets) - self._running
 
-    @contextmanager
-    def enter(self) -> Iterator[Ticket]:
-        """A ticket for the length of the block. Raises `Busy` with the time that the queue needs to drain."""
+    def check(self) -> None:
+        """Raises `Busy`, with the time that the queue needs to drain, when `enter` would."""
         if len(self._tickets) >= self._capacity:
             raise Busy("The server has too many requests waiting", retry_after_s=self._drain_s())
+
+    @contextmanager
+    def enter(self) -> Iterator[Ticket]:
+        """A ticket for the length of the block. Raises `Busy`."""
+        self.check()
         ticket = Ticket()
         self._tickets.add(ticket)
         self._idle.clear()

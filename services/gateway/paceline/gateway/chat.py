@@ -95,9 +95,13 @@ class Exchange:
     async def _answer(self, deadline: float) -> web.StreamResponse:
         front, settings = self._front, self._front.settings
         tenant = front.keys.tenant(self._http.headers.get("Authorization"))
+        front.language()
+        front.admission.check()
+        body = await read_body(
+            self._http, front.uploads, limit=settings.max_body_bytes, timeout=settings.body_timeout_s
+        )
         language = front.language()
         with front.admission.enter() as ticket:
-            body = await read_body(self._http, limit=settings.max_body_bytes, timeout=settings.body_timeout_s)
             chat, job = await make_job(
                 front, language, self._http.headers, body, tenant, self._head.request_id, deadline
             )

@@ -82,8 +82,8 @@ def timed_out(seconds: float) -> Problem:
     return Problem(504, f"The request did not finish within {seconds:g} s", _SERVER, "timeout")
 
 
-def body_timed_out(seconds: float) -> Problem:
-    return Problem(408, f"The body did not arrive within {seconds:g} s", _INVALID, "request_timeout")
+def body_timed_out() -> Problem:
+    return Problem(408, "The body did not arrive in time", _INVALID, "request_timeout")
 
 
 def http_problem(status: int, message: str) -> Problem:

@@ -9,6 +9,7 @@ from paceline.gateway.mesh import Mesh
 from paceline.gateway.metrics import Metrics
 from paceline.gateway.settings import Settings
 from paceline.gateway.tokenizing import Tokenizing
+from paceline.gateway.uploads import Uploads
 
 
 @dataclass
@@ -21,6 +22,7 @@ class Front:
     keys: Keys
     metrics: Metrics
     admission: Admission
+    uploads: Uploads
     mesh: Mesh
     tokenizing: Tokenizing | None = None
     draining: bool = False

@@ -1,6 +1,5 @@
 """From an HTTP request to a job for the mesh: every check that can be made before a worker hears of it."""
 
-import asyncio
 from collections.abc import Mapping
 
 from aiohttp import web
@@ -15,20 +14,22 @@ from paceline.gateway.openai import ChatRequest
 from paceline.gateway.router import context_too_long
 from paceline.gateway.session import session_key
 from paceline.gateway.tokenizing import Tokenizing
+from paceline.gateway.uploads import Uploads
 
 
-async def read_body(http: web.Request, *, limit: int, timeout: float) -> bytes:
+async def read_body(http: web.Request, uploads: Uploads, *, limit: int, timeout: float) -> bytes:
     """The whole body. Raises `Rejected`: 413 when it has more than `limit` bytes, before reading it where its length
-    was announced; 408 when it takes longer than `timeout` seconds; 400 when its encoding is broken."""
+    was announced; 408 when it takes longer than `timeout` seconds, or than its place in `uploads` is left to it; 400
+    when its encoding is broken. Raises `Busy` when too many bodies are read already."""
     if (http.content_length or 0) > limit:
         raise Rejected(too_large(limit))
     try:
-        async with asyncio.timeout(timeout):
+        async with uploads.place(timeout):
             return await http.read()
     except web.HTTPRequestEntityTooLarge as e:
         raise Rejected(too_large(limit)) from e
     except TimeoutError as e:
-        raise Rejected(body_timed_out(timeout)) from e
+        raise Rejected(body_timed_out()) from e
     except web.RequestPayloadError as e:
         raise Rejected(http_problem(400, "The body cannot be decoded")) from e
 

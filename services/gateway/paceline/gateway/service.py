@@ -16,6 +16,7 @@ from paceline.gateway.mesh import Mesh
 from paceline.gateway.metrics import Metrics
 from paceline.gateway.settings import Settings
 from paceline.gateway.tokenizing import Tokenizing
+from paceline.gateway.uploads import Uploads
 from paceline.model.files import locate
 from paceline.runtime.context import Context
 
@@ -36,6 +37,7 @@ class Gateway:
         self._settings = settings
         self._metrics = Metrics(context.roster, context.identity.worker, self.load)
         self._admission = Admission(max_running=settings.max_running, max_waiting=settings.max_queue)
+        self._uploads = Uploads(settings.max_uploads)
         self._mesh = Mesh(
             context,
             self._metrics,
@@ -48,6 +50,7 @@ class Gateway:
             keys=Keys(keys),
             metrics=self._metrics,
             admission=self._admission,
+            uploads=self._uploads,
             mesh=self._mesh,
         )
         self._runner = web.AppRunner(
@@ -55,6 +58,7 @@ class Gateway:
             handle_signals=False,
             handler_cancellation=True,
             access_log=None,
+            keepalive_timeout=settings.idle_timeout_s,
             shutdown_timeout=_SHUTDOWN_S,
         )
 
@@ -80,7 +84,7 @@ class Gateway:
     def load(self) -> Load:
         return Load(
             running=self._admission.running,
-            waiting=self._admission.waiting,
+            waiting=self._admission.waiting + len(self._uploads),
             leases=self._mesh.reserved,
             tasks=self._mesh.tasks,
         )
