@@ -1,6 +1,7 @@
 """Large prompts must not stop other streams."""
 
 import asyncio
+import io
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,3 +65,29 @@ async def test_a_prompt_of_33k_tokens_stops_the_loop_for_less_than_10_ms(
             tries.append(watching.result())
         assert len(worker.messages(Generate)[0].work.prompt) > 33_000
         assert min(tries) < LIMIT_S, [f"{1000 * t:.1f} ms" for t in tries]
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [b'"tools":[%s]', b'"functions":[%s]', b'"messages":[{"role":"user","content":"x","tool_calls":[%s]}]'],
+)
+async def test_a_body_of_millions_of_values_hardly_stops_the_loop(
+    memory_broker: MemoryBroker, tmp_path: Path, switch_interval: None, extra: bytes
+) -> None:
+    """What is refused anyway is not built first, which would take a second."""
+    model = write_model(tmp_path / "model")
+    fields = extra % b",".join([b"[]"] * 1_300_000)
+    body = b'{"model":"m","messages":[{"role":"user","content":"x"}],' + fields + b"}"
+    async with scripted_mesh(memory_broker, model, Script()) as mesh:
+        tries: list[float] = []
+        while len(tries) < 5 and min(tries, default=1.0) >= 0.1:
+            done = asyncio.Event()
+            async with asyncio.TaskGroup() as tasks:
+                watching = tasks.create_task(longest_stretch(done))
+                async with mesh.http.post(
+                    f"{mesh.url}/v1/chat/completions", data=io.BytesIO(body)
+                ) as response:
+                    assert response.status == 400
+                done.set()
+            tries.append(watching.result())
+        assert min(tries) < 0.1, [f"{1000 * t:.1f} ms" for t in tries]

@@ -105,6 +105,8 @@ def test_endless_nesting_is_rejected() -> None:
         ({"function_call": {"name": "f"}}, "function_call"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"response_format": "text"}, "response_format"),
+        ({"response_format": {}}, "response_format.type"),
+        ({"tools": "x"}, "tools"),
         ({"logprobs": True}, "logprobs"),
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"modalities": ["audio"]}, "modalities"),
@@ -155,6 +157,8 @@ def test_harmless_forms_of_unsupported_fields_are_accepted() -> None:
     parsed(tools=[], tool_choice="auto", functions=[], function_call="none", response_format={"type": "text"})
     parsed(tools=[{"type": "function"}], tool_choice="none")
     parsed(logprobs=False, top_logprobs=0, modalities=["text"])
+    spaced = b'{"model":"m","messages":[{"role":"user","content":"x"}],"tools":[ ],"modalities":\n[ "text" ]}'
+    parse(spaced, vocab=VOCAB)
     parsed(user="u", metadata={"a": "b"}, store=False, parallel_tool_calls=True, reasoning_effort="low")
 
 

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from aiohttp import web
 
 from paceline.contracts.errors import ModelNotFound
-from paceline.gateway import openai
 from paceline.gateway.auth import Tenant
 from paceline.gateway.call import Job
 from paceline.gateway.errors import Rejected, body_timed_out, http_problem, too_large
@@ -45,11 +44,11 @@ async def make_job(
 ) -> tuple[ChatRequest, Job]:
     """Validate, tokenize, and check that it fits. Raises the errors that the client is to see."""
     tokenizer = language.tokenizer
-    chat = openai.parse(body, vocab=tokenizer.vocab)
+    chat = await language.parse(body)
     if chat.model != front.model:
         raise ModelNotFound(f"The model {chat.model!r} does not exist; this server has {front.model!r}")
     room = front.mesh.room(front.model)
-    prompt = await language.encode(chat.conversation())
+    prompt = await language.encode(chat)
     if len(prompt) >= room:
         raise context_too_long(len(prompt), room)
     stop_ids = frozenset(chat.stop_token_ids or ())

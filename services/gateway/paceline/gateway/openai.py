@@ -6,10 +6,10 @@ refused by name. Beyond OpenAI's fields: top_k, min_p, repetition_penalty, ignor
 
 import re
 import secrets
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, Raw
 
 from paceline.contracts.errors import InvalidRequest
 from paceline.contracts.messages import Sampling
@@ -53,6 +53,13 @@ _SAMPLED = (
 )
 
 
+# Fields whose content does not matter stay `Raw`: to build millions of empty lists takes a second.
+_ABSENT = (b"", b"null")
+_NO_TOOLS = (*_ABSENT, b"[]")
+_NO_CHOICE = (*_ABSENT, b'"none"', b'"auto"')
+_ONLY_TEXT = (*_ABSENT, b"[]", b'["text"]')
+
+
 class Part(msgspec.Struct, frozen=True):
     """One part of a message's content."""
 
@@ -65,13 +72,19 @@ class ChatMessage(msgspec.Struct, frozen=True):
 
     role: str
     content: str | Annotated[list[Part], Meta(max_length=MAX_PARTS)] | None = None
-    tool_calls: list[Any] | None = None
+    tool_calls: Raw = Raw()
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
     """Options that only a streamed answer has."""
 
     include_usage: bool | None = None
+
+
+class ResponseFormat(msgspec.Struct, frozen=True):
+    """What shape the answer shall have."""
+
+    type: str
 
 
 class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,15 +111,15 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     n: int | None = None
     draft: bool | None = None
     prompt_cache_key: str | None = None
-    tools: list[Any] | None = None
-    tool_choice: Any = None
-    functions: list[Any] | None = None
-    function_call: Any = None
-    response_format: Any = None
+    tools: Raw = Raw()
+    tool_choice: Raw = Raw()
+    functions: Raw = Raw()
+    function_call: Raw = Raw()
+    response_format: ResponseFormat | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
-    modalities: list[str] | None = None
-    audio: Any = None
+    modalities: Raw = Raw()
+    audio: Raw = Raw()
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -171,16 +184,15 @@ def _path(error: str) -> str | None:
 
 
 def _check_unsupported(request: ChatRequest) -> None:
-    tool_choice = request.tool_choice
-    if request.tools and tool_choice != "none":
+    if _says(request.tools, _NO_TOOLS) and _compact(request.tool_choice) != b'"none"':
         raise InvalidRequest("Tools are not supported by this server yet", param="tools")
-    if tool_choice not in (None, "none", "auto"):
+    if _says(request.tool_choice, _NO_CHOICE):
         raise InvalidRequest("tool_choice needs tools, which are not supported yet", param="tool_choice")
-    if request.functions:
+    if _says(request.functions, _NO_TOOLS):
         raise InvalidRequest("Functions are not supported by this server", param="functions")
-    if request.function_call not in (None, "none", "auto"):
+    if _says(request.function_call, _NO_CHOICE):
         raise InvalidRequest("Functions are not supported by this server", param="function_call")
-    if not _is_text(request.response_format):
+    if request.response_format is not None and request.response_format.type != "text":
         raise InvalidRequest(
             'Only response_format {"type": "text"} is supported yet', param="response_format"
         )
@@ -188,18 +200,21 @@ def _check_unsupported(request: ChatRequest) -> None:
         raise InvalidRequest("Log probabilities are not supported yet", param="logprobs")
     if request.top_logprobs:
         raise InvalidRequest("Log probabilities are not supported yet", param="top_logprobs")
-    if request.audio is not None:
+    if _says(request.audio, _ABSENT):
         raise InvalidRequest("Only text is supported", param="audio")
-    if request.modalities not in (None, [], ["text"]):
+    if _says(request.modalities, _ONLY_TEXT):
         raise InvalidRequest("Only text is supported", param="modalities")
     if request.stream_options is not None and not request.stream:
         raise InvalidRequest("stream_options is only allowed when stream is true", param="stream_options")
 
 
-def _is_text(response_format: Any) -> bool:
-    return response_format is None or (
-        isinstance(response_format, dict) and response_format.get("type") == "text"
-    )
+def _says(field: Raw, nothing: tuple[bytes, ...]) -> bool:
+    """Whether a field holds anything else than one of the forms that ask for nothing."""
+    return _compact(field) not in nothing
+
+
+def _compact(field: Raw) -> bytes:
+    return bytes(field).translate(None, b" \t\r\n")
 
 
 def _check_messages(request: ChatRequest) -> None:
@@ -207,8 +222,9 @@ def _check_messages(request: ChatRequest) -> None:
         raise InvalidRequest("messages must hold at least one message", param="messages")
     for i, message in enumerate(request.messages):
         at = f"messages[{i}]"
-        if message.role in ("tool", "function") or message.tool_calls:
-            param = f"{at}.tool_calls" if message.tool_calls else f"{at}.role"
+        calls = _says(message.tool_calls, _NO_TOOLS)
+        if message.role in ("tool", "function") or calls:
+            param = f"{at}.tool_calls" if calls else f"{at}.role"
             raise InvalidRequest("Tools are not supported by this server yet", param=param)
         if message.role not in _ROLES:
             roles = ", ".join(_ROLES)

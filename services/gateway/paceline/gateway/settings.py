@@ -25,7 +25,7 @@ class Settings:
     max_running: int = 256
     max_queue: int = 256
     max_uploads: int = 128
-    max_body_bytes: int = 8 << 20
+    max_body_bytes: int = 4 << 20
     body_timeout_s: float = 30.0
     idle_timeout_s: float = 30.0
     request_timeout_s: float = 600.0
