@@ -15,6 +15,7 @@ from paceline.contracts.errors import InvalidRequest
 from paceline.contracts.messages import Cancel, Generate, Load, Prefill
 from paceline.gateway.service import Gateway
 from paceline.gateway.settings import Settings
+from paceline.model.tokenizer import Tokenizer
 from tests.helpers import serving, settle, until
 from tests.service.gateway_mesh import LONG, ScriptedMesh, scripted_mesh
 from tests.service.gateway_model import write_model
@@ -76,6 +77,18 @@ async def test_a_prompt_longer_than_the_page_pool_is_refused(
             assert response.status == 400
             assert "maximum context length is 256 tokens" in (await error_of(response))["message"]
         assert nothing_reached_workers(mesh)
+
+
+async def test_a_text_that_cannot_fit_is_refused_without_being_tokenized(
+    memory_broker: MemoryBroker, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def encode(self: Tokenizer, text: str) -> list[int]:
+        raise AssertionError("tokenized")
+
+    monkeypatch.setattr(Tokenizer, "encode", encode)
+    async with scripted_mesh(memory_broker, model, Script()) as mesh, mesh.post("x" * 200_000) as response:
+        assert response.status == 400
+        assert (await error_of(response))["code"] == "context_length_exceeded"
 
 
 @pytest.mark.parametrize("announced", [True, False])

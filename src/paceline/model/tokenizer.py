@@ -4,11 +4,15 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import tokenizers
+from tokenizers import normalizers
 
 from paceline.contracts.errors import InvalidRequest
 from paceline.model import bpe, config_gguf, config_hf
 from paceline.model.files import ModelFiles
 from paceline.model.gguf import GgufFile
+
+# Characters that NFC makes one of at most: a letter with three marks.
+_NFC_JOINS = 4
 
 
 class Tokenizer:
@@ -32,6 +36,7 @@ class Tokenizer:
         self._tokenizer = tokenizer
         self._added = tokenizer.get_added_tokens_decoder()
         self._bytes: dict[int, bytes] = {}
+        self._most_characters = _most_characters(tokenizer)
 
     @classmethod
     def load(cls, files: ModelFiles) -> "Tokenizer":
@@ -51,6 +56,10 @@ class Tokenizer:
             return self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
         except (TypeError, UnicodeEncodeError) as e:
             raise InvalidRequest("the text holds a lone surrogate, which is not valid Unicode") from e
+
+    def least_tokens(self, text: str) -> int:
+        """A number of tokens that `text` has at least, told from its length alone; 0 where nothing can be told."""
+        return len(text) // self._most_characters if self._most_characters else 0
 
     def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
         """The text of `ids`; bytes that are no UTF-8 become U+FFFD, ids outside the vocabulary nothing."""
@@ -81,6 +90,22 @@ def _from_json(path: Path) -> tokenizers.Tokenizer:
         return tokenizers.Tokenizer.from_file(str(path))
     except Exception as e:  # the bindings raise nothing narrower
         raise InvalidRequest(f"{path} is no tokenizer: {e}") from e
+
+
+def _most_characters(tokenizer: tokenizers.Tokenizer) -> int | None:
+    """How many characters one token can stand for at most; None where there is no bound."""
+    added = tokenizer.get_added_tokens_decoder().values()
+    if any(token.lstrip or token.rstrip for token in added):
+        return None
+    if tokenizer.normalizer is None:
+        joined = 1
+    elif isinstance(tokenizer.normalizer, normalizers.NFC):
+        joined = _NFC_JOINS
+    else:
+        return None
+    # A key of the vocabulary has one character for each byte, and no character has less than one.
+    lengths = [len(key) for key in tokenizer.get_vocab(with_added_tokens=False)]
+    return joined * max(*lengths, *(len(token.content) for token in added), 1)
 
 
 def _byte_alphabet() -> dict[str, int]:

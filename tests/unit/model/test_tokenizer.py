@@ -8,7 +8,7 @@ import pytest
 import transformers
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Regex, models, pre_tokenizers
+from tokenizers import Regex, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Reference
 
 from paceline.contracts.errors import InvalidRequest
@@ -27,6 +27,17 @@ TEXTS = [
     "Größe naïveté e\u0301 日本語 🙂👩‍👧 ½ ١٢٣ \r\n",
     "<|im_start|>user\n<|im_end|><|im_start|",
 ]
+
+
+def bounded(normalizer: Any) -> Tokenizer:
+    """A tokenizer with that normalizer."""
+    reference = train_tokenizer(BYTE_LEVEL)
+    if normalizer is not None:
+        reference.normalizer = normalizer
+    return Tokenizer(reference, frozenset())
+
+
+LEAST = {True: bounded(None), False: bounded(normalizers.NFC())}
 
 
 def save_hf(directory: Path, tokenizer: Reference) -> ModelFiles:
@@ -230,3 +241,18 @@ def test_golden_ids_of_smollm2(text: str, ids: list[int]) -> None:
     tokenizer = Tokenizer.load(ModelFiles("m", "gguf", ensure_default(lambda done, total: None)))
     assert tokenizer.encode(text) == ids
     assert tokenizer.decode(ids, skip_special=False) == text
+
+
+@pytest.mark.parametrize("normalizer", [None, normalizers.NFC()])
+@given(
+    text=st.text() | st.lists(st.sampled_from([*SPECIAL, "the ", "\u03b1\u0313\u0300\u0345"])).map("".join)
+)
+def test_a_text_has_no_fewer_tokens_than_its_length_tells(normalizer: Any, text: str) -> None:
+    tokenizer = LEAST[normalizer is None]
+    assert tokenizer.least_tokens(text) <= len(tokenizer.encode(text))
+
+
+def test_what_cannot_be_told_from_the_length_is_not_told() -> None:
+    assert LEAST[True].least_tokens("x" * 100_000) > 1000
+    assert LEAST[False].least_tokens("x" * 100_000) > 250
+    assert bounded(normalizers.NFKC()).least_tokens("x" * 100_000) == 0

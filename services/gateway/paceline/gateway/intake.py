@@ -10,7 +10,6 @@ from paceline.gateway.call import Job
 from paceline.gateway.errors import Rejected, body_timed_out, http_problem, too_large
 from paceline.gateway.front import Front
 from paceline.gateway.openai import ChatRequest
-from paceline.gateway.router import context_too_long
 from paceline.gateway.session import session_key
 from paceline.gateway.tokenizing import Tokenizing
 from paceline.gateway.uploads import Uploads
@@ -48,9 +47,7 @@ async def make_job(
     if chat.model != front.model:
         raise ModelNotFound(f"The model {chat.model!r} does not exist; this server has {front.model!r}")
     room = front.mesh.room(front.model)
-    prompt = await language.encode(chat)
-    if len(prompt) >= room:
-        raise context_too_long(len(prompt), room)
+    prompt = await language.encode(chat, room)
     stop_ids = frozenset(chat.stop_token_ids or ())
     job = Job(
         request_id=request_id,

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from paceline.contracts.errors import InvalidRequest
 from paceline.gateway import openai
 from paceline.gateway.openai import ChatRequest
+from paceline.gateway.router import context_too_long
 from paceline.model.files import ModelFiles
 from paceline.model.template import ChatTemplate
 from paceline.model.tokenizer import Tokenizer
@@ -41,9 +42,10 @@ class Tokenizing:
             return self._parse(body)
         return await asyncio.get_running_loop().run_in_executor(self._pool, self._parse, body)
 
-    async def encode(self, chat: ChatRequest) -> list[int]:
-        """The tokens of the prompt. Raises `InvalidRequest` when the template refuses the conversation."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, self._encode, chat)
+    async def encode(self, chat: ChatRequest, room: int) -> list[int]:
+        """The tokens of the prompt, fewer than `room`. Raises `InvalidRequest` when the template refuses the
+        conversation, and `ContextTooLong`."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, self._encode, chat, room)
 
     def close(self) -> None:
         """Let go of the threads; what still runs ends in them."""
@@ -52,8 +54,14 @@ class Tokenizing:
     def _parse(self, body: bytes) -> ChatRequest:
         return openai.parse(body, vocab=self.tokenizer.vocab)
 
-    def _encode(self, chat: ChatRequest) -> list[int]:
-        tokens = self.tokenizer.encode(self._template.render(chat.conversation()))
+    def _encode(self, chat: ChatRequest, room: int) -> list[int]:
+        text = self._template.render(chat.conversation())
+        # To tokenize what cannot fit would take seconds and a hundred times its size in memory.
+        if (least := self.tokenizer.least_tokens(text)) >= room:
+            raise context_too_long(least, room)
+        tokens = self.tokenizer.encode(text)
+        if len(tokens) >= room:
+            raise context_too_long(len(tokens), room)
         if not tokens:
             raise InvalidRequest("The messages make an empty prompt", param="messages")
         return tokens
