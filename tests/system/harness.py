@@ -121,6 +121,22 @@ class System:
         except TimeoutError:
             raise AssertionError(f"not idle after {timeout} s: {leaks}") from None
 
+    async def stored(self) -> int:
+        """Pages in the kvstore, by its last beacon."""
+        async with self.session.get("/metrics") as response:
+            found = re.search(
+                r'^paceline_worker_pages_cached\{role="kvstore".* ([\d.]+)$', await response.text(), re.M
+            )
+        return int(float(found.group(1))) if found else 0
+
+    async def acquainted(self) -> None:
+        """Workers hear of kvstore and drafter by their beacons: until both have had a part in an answer."""
+        async with asyncio.timeout(15):
+            while True:
+                reply = await self.ask("The same question again and again. " * 20, max_tokens=30)
+                if reply.usage["paceline"]["drafted"] and await self.stored():
+                    return
+
     async def _leaks(self) -> list[str]:
         async with self.session.get("/metrics") as response:
             metrics = (await response.text()).splitlines()

@@ -79,15 +79,20 @@ async def test_a_restarted_prefill_worker_finds_its_prefixes_in_the_kvstore(
     tiny: Path, oracle: Oracle, tmp_path: Path
 ) -> None:
     async with paceline_up(tiny, tmp_path) as system:
+        await system.acquainted()
+        full_pages = len(oracle.prompt(LONG)) // 64
+        wanted = await system.stored() + full_pages
         await system.ask(LONG)
-        await system.idle()
+        async with asyncio.timeout(10):
+            while await system.stored() < wanted:
+                await asyncio.sleep(0.1)
         pid = system.pids()["prefill-0"]
         system.kill("prefill-0")
         await restarted(system, "prefill-0", pid)
         await until_prompts_run_on(system, "prefill-0")
         reply = await system.ask(LONG, max_tokens=20)
         assert reply.text == oracle.text(LONG, 20)
-        assert reply.usage["paceline"]["cached"]["host"] == (len(oracle.prompt(LONG)) - 1) // 64 * 64
+        assert reply.usage["paceline"]["cached"]["host"] == full_pages * 64
 
 
 async def until_prompts_run_on(system: System, worker: str) -> None:

@@ -1,14 +1,12 @@
 """One trace per request through all five services, as an OTLP collector receives it."""
 
-import asyncio
-import re
 import signal
 from pathlib import Path
 
 import pytest
 
 from tests.otlp import otlp_sink
-from tests.system.harness import System, paceline_up
+from tests.system.harness import paceline_up
 
 pytestmark = pytest.mark.slow
 
@@ -20,7 +18,7 @@ async def test_a_request_is_one_trace_across_the_services(tiny: Path, tmp_path: 
     with otlp_sink() as sink:
         env = {"OTEL_EXPORTER_OTLP_ENDPOINT": sink.endpoint}
         async with paceline_up(tiny, tmp_path, env=env) as system:
-            await until_all_help(system)
+            await system.acquainted()
             system.session.headers["traceparent"] = f"00-{TRACE}-{PARENT}-01"
             reply = await system.ask(LONG, max_tokens=30)
             assert reply.finish_reason == "length"
@@ -40,16 +38,3 @@ async def test_a_request_is_one_trace_across_the_services(tiny: Path, tmp_path: 
     figures = {a.key: a.value.int_value for a in prompt.attributes}
     assert figures["gen_ai.usage.input_tokens"] == reply.usage["prompt_tokens"]
     assert figures["gen_ai.usage.cache_read.input_tokens"] == 0
-
-
-async def until_all_help(system: System) -> None:
-    """Workers hear of the kvstore and the drafter by their beacons: until both have had a part in an answer."""
-    async with asyncio.timeout(15):
-        while True:
-            reply = await system.ask("The same question again and again. " * 20, max_tokens=30)
-            async with system.session.get("/metrics") as response:
-                stored = re.search(
-                    r'^paceline_worker_pages_cached\{role="kvstore".* [1-9]', await response.text(), re.M
-                )
-            if stored and reply.usage["paceline"]["drafted"]:
-                return

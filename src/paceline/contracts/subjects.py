@@ -61,6 +61,9 @@ decode_event: Decoder[m.Event] = Decoder(m.Event)
 decode_beacon: Decoder[m.Beacon] = Decoder(m.Beacon)
 
 
+HELLO = "paceline.hello"
+
+
 def beacon(role: str, worker: str) -> str:
     """Where a worker's beacons go; `*` for either part subscribes to all."""
     return f"paceline.load.{role}.{worker}"

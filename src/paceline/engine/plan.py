@@ -7,7 +7,7 @@ import numpy as np
 
 from paceline.contracts.errors import PacelineError
 from paceline.contracts.hashing import PAGE_TOKENS
-from paceline.contracts.messages import FinishReason, PageRef, TokenTree
+from paceline.contracts.messages import FinishReason, TokenTree
 from paceline.engine.drafts import depths
 from paceline.engine.sequence import Sequence
 from paceline.engine.step import Int64, Step
@@ -59,8 +59,7 @@ class Advance:
     """What a step did for one sequence.
 
     `tokens` are new output tokens, the first of which is output token number `index`. `computed` positions have KV.
-    `full` are pages that became full, with their content hashes. `prompt_compute` are the seconds of
-    steps up to the first token. With
+    `prompt_compute` are the seconds of steps up to the first token. With
     `finish_reason` the sequence has ended.
     """
 
@@ -68,7 +67,6 @@ class Advance:
     index: int
     tokens: tuple[int, ...]
     computed: int
-    full: tuple[tuple[bytes, PageRef], ...]
     prompt_compute: float
     finish_reason: FinishReason | None
 

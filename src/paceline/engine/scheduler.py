@@ -306,18 +306,10 @@ class Scheduler:
         if entry.samples:
             self._extend(entry, logits, sample, moves)
             sequence.decoding = True
-        published = sequence.published
         self._publish(sequence)
-        full = tuple(
-            zip(
-                sequence.hashes[published : sequence.published],
-                sequence.refs(published, sequence.published),
-                strict=True,
-            )
-        )
         tokens = tuple(sequence.tokens[sequence.prompt_tokens + index :])
         advance = Advance(
-            sequence, index, tokens, sequence.computed, full, sequence.prompt_compute, sequence.finish_reason
+            sequence, index, tokens, sequence.computed, sequence.prompt_compute, sequence.finish_reason
         )
         if sequence.finish_reason is not None:
             self._finish(sequence)

@@ -1,6 +1,7 @@
-"""Tells everybody twice a second that this worker lives and what it holds."""
+"""Tells everybody that this worker lives and what it holds: twice a second, and at once when somebody is new."""
 
 import asyncio
+import contextlib
 
 import structlog
 
@@ -27,14 +28,18 @@ class Beacons:
         self._api = api
         self._service = service
         self._subject = subjects.beacon(identity.role, identity.worker)
+        self._hello = asyncio.Event()
 
     async def run(self) -> None:
         """Send until cancelled."""
+        await self._bus.subscribe(subjects.HELLO, lambda _: self._hello.set())
         while True:
+            self._hello.clear()
             # Beacons that a client buffers while the server is away would arrive late and in a heap.
             if self._bus.connected:
                 await self.send()
-            await asyncio.sleep(_INTERVAL_S)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._hello.wait(), _INTERVAL_S)
 
     async def send(self) -> None:
         """Send one now, because the state has changed."""

@@ -116,8 +116,9 @@ class Roster:
         self._subscription: Subscription | None = None
 
     async def start(self, bus: Bus) -> None:
-        """Listen. A worker is known within half a second, the interval of its beacons."""
+        """Listen, and have everyone who is here say so."""
         self._subscription = await bus.subscribe(subjects.beacon("*", "*"), self._hear)
+        await bus.publish(subjects.HELLO, b"")
         self._hearing.heard(monotonic())
         self._tasks.spawn(self._watch(bus), name="roster")
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from opentelemetry.trace import Span
 
 from paceline.contracts.errors import Cancelled
-from paceline.contracts.messages import Done, Failed, PageRef, Started, Work
+from paceline.contracts.messages import Done, Failed, Started, Work
 from paceline.engine.sequence import Sequence
 
 KEEP_S = 30.0
@@ -32,9 +32,6 @@ class Attempt:
     sequence: Sequence
     span: Span
     runs_prompt: bool  # and not only what follows it
-    full: list[tuple[bytes, PageRef]] = field(
-        default_factory=list
-    )  # pages of the prompt, with their content hashes
     store_s: float = 0.0
     handoff_s: float = 0.0
     started: Started | None = None

@@ -5,7 +5,6 @@ after its digest was compared, so that a wrong byte in the store is a miss.
 """
 
 import asyncio
-from dataclasses import dataclass
 
 import structlog
 import xxhash
@@ -14,7 +13,7 @@ from paceline.bus import rpc
 from paceline.contracts import subjects
 from paceline.contracts.errors import IntegrityError, PacelineError
 from paceline.contracts.hashing import PAGE_TOKENS, page_key
-from paceline.contracts.messages import Beacon, Lease, Lookup, PageRef, Publish, Release, Reserve, Reserved
+from paceline.contracts.messages import Beacon, Lease, Lookup, Publish, Release, Reserve, Reserved
 from paceline.engine.pages import OutOfPagesError
 from paceline.engine.scheduler import Scheduler
 from paceline.engine.sequence import Sequence
@@ -34,21 +33,14 @@ def digest(page: "memoryview | bytes") -> bytes:
     return xxhash.xxh3_128_digest(page)
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
-    """A page of the pool that became full, with its content hash."""
-
-    content_hash: bytes
-    ref: PageRef
-
-
 class PageStore:
     """Talks to the kvstore of this host, whichever life of it is there."""
 
     def __init__(self, context: Context, host: EngineHost) -> None:
         self._context = context
         self._host = host
-        self._unsaved: asyncio.Queue[list[Page]] = asyncio.Queue(MAX_UNSAVED)
+        self._unsaved: asyncio.Queue[list[bytes]] = asyncio.Queue(MAX_UNSAVED)
+        self._saving = 0
         self.damaged = 0
 
     def start(self) -> None:
@@ -56,8 +48,8 @@ class PageStore:
 
     @property
     def unsaved(self) -> int:
-        """Prompts whose pages are still held for saving."""
-        return self._unsaved.qsize()
+        """Prompts whose pages are not saved yet."""
+        return self._unsaved.qsize() + self._saving
 
     async def fetch(self, sequence: Sequence) -> None:
         """Bring the stored pages behind the pool's own prefix of `sequence`, before it is given to the scheduler."""
@@ -77,10 +69,11 @@ class PageStore:
             # Then the prompt is computed, as without a store.
             log.exception("store_fetch_crashed", request_id=sequence.request_id)
 
-    def save(self, pages: list[Page]) -> None:
-        """Store full pages in the background; drops them when too much waits already."""
-        if pages and self._store() is not None and not self._unsaved.full():
-            self._unsaved.put_nowait(pages)
+    def save(self, hashes: list[bytes]) -> None:
+        """Store the pages of these content hashes in the background, as far as they are here and not there. Drops them
+        when too much waits already."""
+        if hashes and self._store() is not None and not self._unsaved.full():
+            self._unsaved.put_nowait(hashes)
 
     def _store(self) -> Beacon | None:
         stores = self._context.roster.alive("kvstore")
@@ -129,46 +122,47 @@ class PageStore:
 
     async def _save_all(self) -> None:
         while True:
-            pages = await self._unsaved.get()
+            hashes = await self._unsaved.get()
+            self._saving = 1
             try:
-                await self._save(pages)
+                await self._save(hashes)
             except PacelineError as error:
-                log.info("store_save_failed", pages=len(pages), error=str(error))
+                log.info("store_save_failed", pages=len(hashes), error=str(error))
             except Exception:
                 # One prompt less is stored; the next ones may well be.
-                log.exception("store_save_crashed", pages=len(pages))
+                log.exception("store_save_crashed", pages=len(hashes))
+            finally:
+                self._saving = 0
 
-    async def _save(self, pages: list[Page]) -> None:
+    async def _save(self, hashes: list[bytes]) -> None:
         store = self._store()
         if store is None:
             return
-        held = await self._host.thread.call(lambda s: _hold(s, pages))
+        held = await self._host.thread.call(lambda s: _hold(s, hashes))
         try:
             await self._put(store, held)
         finally:
-            await self._host.thread.call(lambda s: s.pool.release([p.ref.page for p in held]))
+            await self._host.thread.call(lambda s: s.pool.release(list(held.values())))
 
-    async def _put(self, store: Beacon, pages: list[Page]) -> None:
-        by_key = {page_key(p.content_hash, self._host.profile_id): p for p in pages}
+    async def _put(self, store: Beacon, pages: dict[bytes, int]) -> None:
+        """Write those of `pages` (content hash -> own page) that the store does not have."""
+        by_key = {page_key(content_hash, self._host.profile_id): page for content_hash, page in pages.items()}
         if not by_key:
             return
-        reserve = Reserve(
-            worker=self._context.identity.worker, keys=list(by_key), page_bytes=self._host.page_bytes
-        )
-        room = await rpc.call(self._context.bus, subjects.RESERVE, "kvstore", store.worker, reserve)
+        bus, worker = self._context.bus, self._context.identity.worker
+        reserve = Reserve(worker=worker, keys=list(by_key), page_bytes=self._host.page_bytes)
+        room = await rpc.call(bus, subjects.RESERVE, "kvstore", store.worker, reserve)
         if not room.keys:
             return
         try:
             remote = await self._host.transport.connect(room.transfer)
-            digests = await asyncio.to_thread(
-                self._write, remote, room, [by_key[k].ref.page for k in room.keys]
-            )
+            digests = await asyncio.to_thread(self._write, remote, room, [by_key[key] for key in room.keys])
         except PacelineError:
             release = Release(lease_id=room.lease_id)
-            await rpc.call(self._context.bus, subjects.RELEASE, "kvstore", store.worker, release)
+            await rpc.call(bus, subjects.RELEASE, "kvstore", store.worker, release)
             raise
         publish = Publish(lease_id=room.lease_id, digests=digests)
-        await rpc.call(self._context.bus, subjects.PUBLISH, "kvstore", store.worker, publish)
+        await rpc.call(bus, subjects.PUBLISH, "kvstore", store.worker, publish)
 
     def _write(self, remote: RemotePages, room: Reserved, pages: list[int]) -> list[bytes]:
         own = [self._host.arena.pages[page] for page in pages]
@@ -176,11 +170,11 @@ class PageStore:
         return [digest(page.data) for page in own]
 
 
-def _hold(scheduler: Scheduler, pages: list[Page]) -> list[Page]:
-    """Keep those pages from being evicted that still are what they were."""
-    held = [p for p in pages if scheduler.pool.lookup([p.content_hash]) == [p.ref.page]]
-    scheduler.pool.acquire([p.ref.page for p in held])
-    return held
+def _hold(scheduler: Scheduler, hashes: list[bytes]) -> dict[bytes, int]:
+    """Keep the pages of these hashes that are still here from being evicted."""
+    pages = dict(zip(hashes, scheduler.pool.lookup(hashes), strict=False))
+    scheduler.pool.acquire(pages.values())
+    return pages
 
 
 def _keep(scheduler: Scheduler, pages: list[int], hashes: list[bytes]) -> None:

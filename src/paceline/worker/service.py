@@ -11,6 +11,7 @@ from opentelemetry import trace
 
 from paceline.contracts import subjects
 from paceline.contracts.errors import PacelineError, Unavailable, WorkerLost
+from paceline.contracts.hashing import PAGE_TOKENS
 from paceline.contracts.messages import (
     Ack,
     Beacon,
@@ -33,7 +34,7 @@ from paceline.telemetry import traces
 from paceline.worker.attempts import Attempt, Attempts
 from paceline.worker.host import EngineHost
 from paceline.worker.outbox import Outbox
-from paceline.worker.pagestore import Page, PageStore
+from paceline.worker.pagestore import PageStore
 from paceline.worker.settings import WorkerSettings
 
 log = structlog.get_logger(__name__)
@@ -232,7 +233,7 @@ class WorkerService(ABC):
                 ),
             ),
         )
-        self.store.save([Page(content_hash, ref) for content_hash, ref in attempt.full])
+        self.store.save(sequence.hashes[: len(attempt.work.prompt) // PAGE_TOKENS])
 
     # The engine's results.
 
@@ -243,10 +244,8 @@ class WorkerService(ABC):
                 self.fail(attempt, failure.error)
         live = [(a, advance) for advance in result.advances if (a := self._live(advance.sequence))]
         for attempt, advance in live:
-            if not attempt.tokens and attempt.runs_prompt:
-                attempt.full.extend(advance.full)
-                if advance.tokens:
-                    self.started(attempt, advance)
+            if advance.tokens and not attempt.tokens and attempt.runs_prompt:
+                self.started(attempt, advance)
         self.outbox.tokens([(a, advance.index, advance.tokens) for a, advance in live if advance.tokens])
         for attempt, advance in live:
             self.counters.output_tokens += len(advance.tokens)

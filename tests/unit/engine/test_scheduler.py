@@ -42,7 +42,7 @@ def test_a_prompt_runs_in_chunks_and_only_its_end_wants_logits() -> None:
     assert list(first.step.slots[[0, 64, 99]]) == [0, 64, 99]
     assert result.advances[0].tokens == ()
     assert result.advances[0].computed == 100
-    assert [ref.page for _, ref in result.advances[0].full] == [0]
+    assert scheduler.pool.lookup(sequence.hashes) == [0]
     second, result = run(scheduler)
     assert list(second.step.tokens) == list(range(100, 150))
     assert list(second.step.logit_rows) == [49]

@@ -89,7 +89,9 @@ def route(snapshot: Snapshot, prompt: Prompt, *, handoff_min_tokens: int) -> Dec
             b
             for b in snapshot.prefill
             # One that failed this request is not tried again: a decode worker can always compute the prompt itself.
-            if ("prefill", b.worker) not in prompt.avoid and is_ready(b, prompt.model) and prompt.tokens < room(b)
+            if ("prefill", b.worker) not in prompt.avoid
+            and is_ready(b, prompt.model)
+            and prompt.tokens < room(b)
         ]
         prefills = [p for p in ready if any(_can_hand_over(p, d) for d in decodes)]
     if not prefills:
