@@ -385,3 +385,24 @@ async def test_prompts_are_dispatched_once(memory_broker: MemoryBroker, model: P
         assert sum(len(w.messages(Prefill)) for w in mesh.workers) == 5
         assert sum(len(w.messages(Generate)) for w in mesh.workers) == 5
         await mesh.idle()
+
+
+async def test_a_stream_that_outlasts_the_drain_ends_with_an_error_and_not_with_a_cut(
+    memory_broker: MemoryBroker, model: Path
+) -> None:
+    script = Script(hold_at=5)
+    async with scripted_mesh(memory_broker, model, script, max_running=1) as mesh:
+        running = asyncio.create_task(_text(mesh, stream=True))
+        await until(lambda: bool(mesh.live))
+        queued = asyncio.create_task(_text(mesh, stream=False))
+        await until(lambda: mesh.gateway.load().waiting == 1)
+        await mesh.gateway.close()
+        lines = (await running).splitlines()
+        assert lines[-2] == "data: [DONE]"
+        assert json.loads(lines[-4].removeprefix("data: "))["error"]["type"] == "server_error"
+        assert json.loads(await queued)["error"]["code"] == "service_unavailable"
+
+
+async def _text(mesh: ScriptedMesh, *, stream: bool) -> str:
+    async with mesh.post(LONG, stream=stream) as response:
+        return str(await response.text())

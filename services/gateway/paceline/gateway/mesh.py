@@ -46,6 +46,7 @@ class Mesh:
             context.bus, context.roster, self._reservations, self._endings, gateway=gateway, policy=policy
         )
         self._calls: dict[str, Call] = {}
+        self._ended: PacelineError | None = None
         self._asks = Tasks()
         self._subscription: Subscription | None = None
         self._watchdog: asyncio.Task[None] | None = None
@@ -69,6 +70,13 @@ class Mesh:
         self._roster.on_lost(self._on_worker_lost)
         self._watchdog = asyncio.create_task(self._watch(), name="watchdog")
 
+    def end_all(self, error: PacelineError) -> None:
+        """End every open call, and each that is opened from now on, with `error`."""
+        self._ended = error
+        for call in self._calls.values():
+            call.request.end(error)
+            call.notify()
+
     async def close(self) -> None:
         """Stop, once no call is open. Workers get a moment to answer that they let go."""
         if self._watchdog:
@@ -81,7 +89,12 @@ class Mesh:
 
     @contextmanager
     def open(self, job: Job) -> Iterator[Call]:
-        """A call for the length of the block. Whatever ends the block, no worker keeps anything of it."""
+        """A call for the length of the block. Whatever ends the block, no worker keeps anything of it.
+
+        Raises the error of `end_all` after that.
+        """
+        if self._ended:
+            raise self._ended
         request = Request(max_tokens=job.sampling.max_tokens, stop_ids=job.stop_ids)
         call = Call(job, request, self._dispatcher.dispatch)
         self._calls[job.request_id] = call

@@ -93,6 +93,12 @@ class Request:
         else:
             self.attempt += 1
 
+    def end(self, error: PacelineError) -> None:
+        """The request is over, whatever its attempt does."""
+        if not self.over:
+            self.running = False
+            self.error = error
+
     def on_tokens(self, entry: Tokens, now: float) -> list[Ask]:
         """Merge tokens of a frame. Returns what has to be asked for because of a gap."""
         if not self._is_current(entry.attempt):

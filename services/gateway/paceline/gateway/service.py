@@ -1,11 +1,13 @@
 """The gateway service: HTTP on one side, the mesh on the other."""
 
+import asyncio
+import contextlib
 import time
 
 import structlog
 from aiohttp import web
 
-from paceline.contracts.errors import InvalidRequest
+from paceline.contracts.errors import InvalidRequest, Unavailable
 from paceline.contracts.messages import Load, ModelInfo
 from paceline.gateway.admission import Admission
 from paceline.gateway.app import build_app
@@ -24,6 +26,7 @@ log = structlog.get_logger(__name__)
 
 # For handlers that a drain did not wait for.
 _SHUTDOWN_S = 0.5
+_LAST_WORDS_S = 2.0
 
 
 class Gateway:
@@ -99,6 +102,11 @@ class Gateway:
         await self._admission.idle()
 
     async def close(self) -> None:
+        # Whoever is still here gets an error as its end, not a connection that breaks.
+        self._mesh.end_all(Unavailable("the server is shutting down"))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_WORDS_S):
+                await self._admission.idle()
         await self._runner.cleanup()
         await self._mesh.close()
         if self._front.tokenizing:
