@@ -14,13 +14,13 @@ import time
 
 import numpy as np
 
-from paceline.contracts.hashing import tenant_salt
+from paceline.contracts.hashing import pages_for, tenant_salt
 from paceline.contracts.messages import Sampling
 from paceline.engine.pages import PagePool, PageTags
 from paceline.engine.plan import StepResult
 from paceline.engine.registry import open_engine
 from paceline.engine.scheduler import Limits, Scheduler
-from paceline.engine.sequence import Sequence, pages_for
+from paceline.engine.sequence import Sequence
 from paceline.engine.thread import EngineThread
 from paceline.model.files import locate
 from paceline.model.pull import ensure_default

@@ -10,7 +10,10 @@ from rich.console import Console
 
 from paceline.cli.completion import ChatError, ChatMessage, Figures, Server, first_model, stream
 
-Url = Annotated[str, typer.Option("--url", envvar="PACELINE_URL", help="Where the gateway is, without /v1.")]
+Url = Annotated[
+    str | None, typer.Option("--url", envvar="PACELINE_URL", help="Where the gateway is, without /v1.")
+]
+Port = Annotated[int, typer.Option("--port", envvar="PACELINE_PORT", help="Of a gateway on this machine.")]
 Model = Annotated[str | None, typer.Option("--model", help="Model id; by default the first that is served.")]
 MaxTokens = Annotated[int | None, typer.Option("--max-tokens", min=1, help="Longest answer.")]
 Temperature = Annotated[float, typer.Option("--temperature", min=0.0, max=2.0, help="0 is greedy.")]
@@ -72,14 +75,15 @@ def summary(figures: Figures) -> str:
 
 def chat(
     question: Question = None,
-    url: Url = "http://127.0.0.1:8080",
+    url: Url = None,
+    port: Port = 8080,
     model: Model = None,
     max_tokens: MaxTokens = None,
     temperature: Temperature = 0.2,
 ) -> None:
     """Chat with the model in the terminal, or ask one question."""
     console = Console()
-    server = Server(url.rstrip("/"), os.environ.get("PACELINE_API_KEY"))
+    server = Server((url or f"http://127.0.0.1:{port}").rstrip("/"), os.environ.get("PACELINE_API_KEY"))
     options: dict[str, float] = {"temperature": temperature}
     if max_tokens is not None:
         options["max_tokens"] = max_tokens

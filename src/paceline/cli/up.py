@@ -16,6 +16,7 @@ from paceline.cli.screen import Screen
 from paceline.contracts.errors import PacelineError
 from paceline.gateway.auth import check_exposure, parse_keys
 from paceline.gateway.settings import Settings
+from paceline.model.config import read_config
 from paceline.model.files import ModelFiles
 from paceline.runtime.config import read
 from paceline.telemetry import logs
@@ -68,6 +69,10 @@ def up(
     try:
         address = _address(port)
         files = find(model, screen)
+        if engine != "fake":
+            read_config(
+                files
+            )  # says in one line what is wrong with a model, where five processes would say it in logs
         status = asyncio.run(_run(options, files, address, screen))
     except ports.PortTaken as e:
         screen.error(

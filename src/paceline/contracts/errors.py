@@ -8,7 +8,7 @@
     ├── Unavailable         no worker, or the worker is draining; try another      (HTTP 503)
     ├── WorkerLost          a worker died or forgot the request; try another       (HTTP 502)
     ├── Cancelled           the caller went away                                   (not sent)
-    ├── IntegrityError      a page held bytes that are not this request's; abort   (HTTP 500)
+    ├── IntegrityError      a page held bytes that are not this request's; the attempt ends   (HTTP 500)
     ├── ProtocolError       bytes that are not a message of this version           (HTTP 500)
     └── InternalError       a fault of ours                                        (HTTP 500)
 

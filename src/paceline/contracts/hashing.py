@@ -20,6 +20,11 @@ _PAGE = b"paceline/page/1"
 _KEY = b"paceline/key/1"
 
 
+def pages_for(tokens: int) -> int:
+    """Pages that hold the KV of `tokens` positions."""
+    return -(-tokens // PAGE_TOKENS)
+
+
 def tenant_salt(tenant: str, secret: bytes = b"") -> bytes:
     """The 32-byte root of a tenant's chain. With a `secret` nobody outside the mesh can compute it."""
     return hashlib.sha256(_SALT + hashlib.sha256(secret).digest() + tenant.encode()).digest()

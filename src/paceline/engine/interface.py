@@ -33,7 +33,7 @@ class Engine(Protocol):
 
     @property
     def name(self) -> str:
-        """As in `--engine`: torch, cpu, fake."""
+        """As `--engine` names it."""
 
     @property
     def layout(self) -> PageLayout:

@@ -60,7 +60,7 @@ class PageTags:
 
 
 class NoTags:
-    """The tracker of `--kv-integrity off`: every page bears tag 0 for ever."""
+    """The tracker of PACELINE_KV_INTEGRITY=off: every page bears tag 0 for ever."""
 
     def change(self, page: int) -> None: ...
 

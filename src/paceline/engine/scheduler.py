@@ -18,12 +18,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from paceline.contracts.errors import IntegrityError, InternalError
-from paceline.contracts.hashing import PAGE_TOKENS
+from paceline.contracts.hashing import PAGE_TOKENS, pages_for
 from paceline.contracts.messages import CachedTokens, TokenTree
 from paceline.engine import drafts
 from paceline.engine.pages import OutOfPagesError, PagePool
 from paceline.engine.plan import Advance, Entry, Failure, Plan, StepResult, build_step
-from paceline.engine.sequence import Sequence, State, pages_for
+from paceline.engine.sequence import Sequence, State
 from paceline.engine.step import Float32, Int64
 
 AGEING = 1000.0

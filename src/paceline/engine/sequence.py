@@ -6,7 +6,7 @@ from enum import Enum
 import numpy as np
 import numpy.typing as npt
 
-from paceline.contracts.hashing import PAGE_TOKENS, extend_chain
+from paceline.contracts.hashing import PAGE_TOKENS, extend_chain, pages_for
 from paceline.contracts.messages import CachedTokens, FinishReason, PageRef, Sampling, TokenTree
 from paceline.engine.pages import TagTracker
 from paceline.engine.sampling import Adjustments, adjustments_for
@@ -30,8 +30,8 @@ class Sequence:
         hashes          [  0   ][  1   ]                       of full pages of `tokens`, computed or not
 
     `limit` is the number of tokens at which it ends with reason "length". Only the engine thread touches a sequence
-    that is WAITING, FILLING or RUNNING; others may read what never changes (the constructor's arguments) and, once it
-    is HELD, everything.
+    that is WAITING or RUNNING. Others may read what never changes, which are the constructor's arguments and, until it is
+    aborted, the pages that it took; and everything once it is FILLING or HELD.
     """
 
     request_id: str
@@ -115,8 +115,3 @@ class Sequence:
         done = len(self.hashes)
         parent = self.hashes[-1] if self.hashes else self.salt
         self.hashes.extend(extend_chain(parent, self.tokens[done * PAGE_TOKENS :]))
-
-
-def pages_for(tokens: int) -> int:
-    """Pages that hold `tokens` positions."""
-    return -(-tokens // PAGE_TOKENS)

@@ -5,9 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.contracts.errors import ContextTooLong, Unavailable
+from paceline.contracts.hashing import pages_for
 from paceline.contracts.messages import Beacon, Load, ModelInfo, Role
 from paceline.gateway.reservations import NOTHING, Pending, Reservation, Reservations
-from paceline.gateway.router import FULL_MS, Candidate, Decision, Prompt, Snapshot, pages_for, room, route
+from paceline.gateway.router import FULL_MS, Candidate, Decision, Prompt, Snapshot, room, route
 from tests.unit.gateway.builders import MODEL, make_beacon
 
 
@@ -122,7 +123,7 @@ def test_the_decode_worker_shares_host_and_profile_with_the_prefill_worker() -> 
 
 
 def test_a_decode_worker_whose_pages_are_full_is_the_last_choice() -> None:
-    needed = pages_for(1000)
+    needed = pages_for(1001)
     decision = decide(
         [],
         [
@@ -231,7 +232,7 @@ def test_reservations_weigh_like_reported_load() -> None:
 
 def test_reserved_pages_count_as_used() -> None:
     decode = [make_beacon("decode", "d1", load=decode_load(total=20))]
-    pending: dict[tuple[Role, str], Pending] = {("decode", "d1"): Pending(new_pages=20 - pages_for(1000) + 1)}
+    pending: dict[tuple[Role, str], Pending] = {("decode", "d1"): Pending(new_pages=20 - pages_for(1001) + 1)}
     assert decide([], decode, pending=pending).decode_candidates[0].cost_ms > FULL_MS
     assert decide([], decode).decode_candidates[0].cost_ms < FULL_MS
 

@@ -12,11 +12,12 @@ from paceline.bus import rpc
 from paceline.bus.interface import Bus
 from paceline.contracts import subjects
 from paceline.contracts.errors import Busy, PacelineError, Unavailable
+from paceline.contracts.hashing import pages_for
 from paceline.contracts.messages import Beacon, Generate, KvSource, LocalPrefill, Prefill, RemotePrefill, Role
 from paceline.gateway.call import Call, Legs
 from paceline.gateway.endings import Endings
 from paceline.gateway.reservations import Reservations
-from paceline.gateway.router import Decision, Snapshot, is_ready, pages_for, room, route
+from paceline.gateway.router import Decision, Snapshot, is_ready, room, route
 from paceline.runtime.roster import Roster
 from paceline.telemetry import traces
 
@@ -144,7 +145,7 @@ class Dispatcher:
 
     def _reserve(self, call: Call, decision: Decision) -> Legs:
         tokens = call.prompt().tokens
-        pages = pages_for(tokens)
+        pages = pages_for(tokens + 1)
         if decision.prefill is None:
             decode = self._reservations.take(decision.decode, tokens=tokens, pages=pages)
             return Legs(call.request.attempt, None, decode)

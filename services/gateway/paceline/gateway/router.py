@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from paceline.contracts.errors import ContextTooLong, Unavailable
-from paceline.contracts.hashing import PAGE_TOKENS
+from paceline.contracts.hashing import PAGE_TOKENS, pages_for
 from paceline.contracts.messages import Beacon, Role
 from paceline.gateway.reservations import NOTHING, Pending
 
@@ -111,11 +111,6 @@ def room(beacon: Beacon) -> int:
     return min(context, pages * PAGE_TOKENS) if pages else context
 
 
-def pages_for(tokens: int) -> int:
-    """Pages that a sequence of `tokens` needs before it can go on."""
-    return tokens // PAGE_TOKENS + 1
-
-
 def context_too_long(tokens: int, limit: int) -> ContextTooLong:
     """The error in the words that clients search for."""
     return ContextTooLong(
@@ -187,7 +182,7 @@ def _decode_ms(snapshot: Snapshot, beacon: Beacon, tokens: int) -> float:
     sequences = max(load.running + load.waiting, pending.old_requests) + pending.new_requests
     cost = _step_ms(beacon) * (sequences + 1)
     free = load.pages_total - load.pages_used - pending.new_pages
-    full = load.pages_total > 0 and free < pages_for(tokens)
+    full = load.pages_total > 0 and free < pages_for(tokens + 1)  # and the first token
     return cost + FULL_MS if full else cost
 
 

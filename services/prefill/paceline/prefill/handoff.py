@@ -9,9 +9,8 @@ import structlog
 from paceline.bus import rpc
 from paceline.contracts import subjects
 from paceline.contracts.errors import InvalidRequest, PacelineError, Unavailable
-from paceline.contracts.hashing import PAGE_TOKENS
+from paceline.contracts.hashing import PAGE_TOKENS, pages_for
 from paceline.contracts.messages import Admit, Commit, FinishReason, PageRef, Withdraw
-from paceline.engine.sequence import pages_for
 from paceline.runtime.context import Context
 from paceline.transport.interface import RemotePages
 from paceline.worker.attempts import Attempt
