@@ -30,8 +30,8 @@ class Sequence:
         hashes          [  0   ][  1   ]                       of full pages of `tokens`, computed or not
 
     `limit` is the number of tokens at which it ends with reason "length". Only the engine thread touches a sequence
-    that is WAITING or RUNNING. Others may read what never changes, which are the constructor's arguments and, until it is
-    aborted, the pages that it took; and everything once it is FILLING or HELD.
+    that is WAITING or RUNNING. Others may read what never changes, which are the constructor's arguments and, until
+    it is aborted, the pages that it took; and everything once it is FILLING or HELD.
     """
 
     request_id: str
