@@ -11,7 +11,7 @@ import pytest
 from paceline.bus import rpc
 from paceline.bus.memory import MemoryBroker
 from paceline.contracts import subjects
-from paceline.contracts.errors import Cancelled, ContextTooLong, IntegrityError, WorkerLost
+from paceline.contracts.errors import Cancelled, ContextTooLong, IntegrityError, InvalidRequest, WorkerLost
 from paceline.contracts.messages import CachedTokens, Cancel, Commit, Done, Failed, Resend
 from paceline.decode.handoff import Handoff
 from paceline.engine.fake import FakeEngine
@@ -379,3 +379,13 @@ async def test_a_message_that_cannot_be_sent_does_not_stop_the_next_ones(
         await rpc.call(m.bus, subjects.RESEND, "decode", m.decode.context.identity.worker, resend)
         await until(lambda: answer.end is not None)
         assert answer.all() == greedy(tokens(100), 8)
+
+
+async def test_a_worker_that_cannot_start_says_why_and_leaves_nothing(
+    memory_broker: MemoryBroker, tmp_path: Path
+) -> None:
+    """Three pages of memory are no pool."""
+    with pytest.raises(InvalidRequest, match="at least 4 are needed"):
+        async with mesh(memory_broker, tmp_path, pages=3):
+            pass
+    assert not list(tmp_path.iterdir())

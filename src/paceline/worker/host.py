@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import structlog
@@ -49,6 +50,8 @@ class EngineHost:
             threads=settings.threads,
             step_s=settings.fake_step_s,
         )
+        self._started = False
+        self._exits = AsyncExitStack()
         self.profile_id = self._engine.layout.profile_id(self._engine.fingerprint)
         self.page_bytes = self._engine.layout.page_bytes
 
@@ -58,8 +61,10 @@ class EngineHost:
         await asyncio.to_thread(self._engine.load, _log_progress())
         pages = plan_pages(self.page_bytes, self._settings.kv_bytes, free_memory())
         self.arena = Arena.create(pages, self.page_bytes)
+        self._exits.callback(self.arena.close)
         await asyncio.to_thread(self.arena.populate)
         self._engine.bind(self.arena.pages)
+        self._exits.callback(self._engine.close)
         tracker = PageTags(self.arena.tags) if self._settings.kv_integrity == "on" else NoTags()
         self._pool = PagePool(pages, tracker)
         limits = Limits(self._settings.step_tokens, self._settings.max_sequences)
@@ -68,17 +73,18 @@ class EngineHost:
         )
         self.thread = EngineThread(self._engine, self._scheduler, on_step)
         self.thread.start()
+        self._exits.push_async_callback(self.thread.stop)
         self.transport = ShmTransport(
             self.arena, Path(self._settings.run_dir), self._identity.worker, self._identity.incarnation
         )
+        self._exits.push_async_callback(self.transport.close)
         await self.transport.start()
+        self._started = True
         log.info("engine_ready", model=self._name, pages=pages, seconds=round(time.monotonic() - began, 3))
 
     async def close(self) -> None:
-        await self.transport.close()
-        await self.thread.stop()
-        self._engine.close()
-        self.arena.close()
+        """Undo what `start` did, as far as it came."""
+        await self._exits.aclose()
 
     def model(self) -> ModelInfo:
         return ModelInfo(
@@ -91,7 +97,7 @@ class EngineHost:
 
     def load(self) -> Load:
         """The engine's part of a beacon: racy reads of counters that only the engine thread changes."""
-        if not hasattr(self, "thread"):
+        if not self._started:
             return Load()
         pace = self.thread.pace
         return Load(
