@@ -29,7 +29,7 @@ MAX_UNSAVED = 64
 
 
 def digest(page: "memoryview | bytes") -> bytes:
-    """xxh3-128 of a page's bytes: 25 GB/s, and no defence against an attacker, only against accidents."""
+    """xxh3-128 of a page's bytes: against accidents, not against an attacker."""
     return xxhash.xxh3_128_digest(page)
 
 

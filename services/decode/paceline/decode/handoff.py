@@ -123,7 +123,7 @@ class Handoffs:
             try:
                 await rpc.call(self._context.bus, subjects.WITHDRAW, "prefill", source.worker, message)
             except PacelineError as error:
-                log.info("withdraw_unheard", worker=source.worker, error=error.message)
+                log.info("withdraw_unheard", peer=source.worker, error=error.message)
             else:
                 return
             # Tags were changed before this look, so that a worker without the arena cannot write to these pages even
