@@ -42,9 +42,10 @@ class System:
         self.state = state
 
     @property
-    def nats_url(self) -> str:
-        (run,) = self.state.glob("paceline/*/run.json")
-        return str(json.loads(run.read_text())["nats_url"])
+    def port(self) -> int:
+        """Of the gateway."""
+        (state,) = self.state.glob("paceline/*")
+        return int(state.name)
 
     def pids(self) -> dict[str, int]:
         """Every child process of the supervisor by worker name; `nats` for the server."""
