@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from paceline.contracts.hashing import PAGE_TOKENS
 from paceline.engine.interface import Pages, Progress
-from paceline.engine.layout import PageLayout
+from paceline.engine.layout import PageGroup, PageLayout, Plane
 from paceline.engine.step import Float32, Step
 from paceline.model.config import ModelConfig
 
@@ -33,7 +33,9 @@ class FakeEngine:
     """Implements `Engine`. One step takes `base_s + token_s * rows` seconds or as long as the arithmetic, if longer."""
 
     name = "fake"
-    layout = PageLayout(layers=1, kv_heads=1, head_dim=_DIM, dtype="float32")
+    layout = PageLayout(
+        (PageGroup((Plane(0, "key", 1, _DIM, "float32"), Plane(0, "value", 1, _DIM, "float32"))),)
+    )
 
     def __init__(
         self,
@@ -63,8 +65,8 @@ class FakeEngine:
         if self._kv is None:
             raise RuntimeError("execute before bind")
         done = time.monotonic() + self._base_s + self._token_s * len(step.tokens)
-        _move(self._kv, step.moves)
-        page, offset = np.divmod(step.slots, PAGE_TOKENS)
+        _move(self._kv, step.moves[0])
+        page, offset = np.divmod(step.slots[0], PAGE_TOKENS)
         self._kv[page, :, offset] = kv_of(step.tokens, step.positions)
         states = np.empty(len(step.tokens), dtype=np.uint64)
         for s in range(step.sequences):
@@ -105,12 +107,12 @@ def _run_sequence(pool: Float32, step: Step, s: int, states: UInt64) -> None:
     drafts = int(np.count_nonzero(step.parents[first:last] >= 0))
     plain = last - drafts
     context = int(step.contexts[s]) - drafts
-    pages = step.page_table[s, : -(-context // PAGE_TOKENS)]
+    pages = step.page_table[0, s, : -(-context // PAGE_TOKENS)]
     kv = pool[pages].swapaxes(1, 2).reshape(-1, 2, _DIM)[:context]
     prefix = np.cumsum(_terms(kv, np.arange(context)), dtype=np.uint64)
     states[first:plain] = prefix[context - (plain - first) :]
     if drafts:
-        page, offset = np.divmod(step.slots[plain:last], PAGE_TOKENS)
+        page, offset = np.divmod(step.slots[0, plain:last], PAGE_TOKENS)
         terms = _terms(pool[page, :, offset], step.positions[plain:last])
         for row in range(plain, last):
             parent = int(step.parents[row])

@@ -14,7 +14,7 @@ from paceline.engine.step import Int64, Step
 
 
 def _none() -> Int64:
-    return np.empty((0, 2), dtype=np.int64)
+    return np.empty((1, 0, 2), dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """Everything that happened in one step. `moves` [M, 2] are slots whose KV has to be copied before the next."""
+    """Everything that happened in one step. `moves` [G, M, 2] are slots whose KV has to be copied before the next."""
 
     advances: tuple[Advance, ...]
     filling: tuple[Sequence, ...]
@@ -109,7 +109,7 @@ def build_step(entries: Collection[Entry]) -> Step:
     starts, contexts = [0], []
     slots: list[Int64] = []
     width = max((e.sequence.held for e in entries), default=0)
-    table = np.zeros((len(entries), width), dtype=np.int32)
+    table = np.zeros((1, len(entries), width), dtype=np.int32)
     for i, entry in enumerate(entries):
         sequence, row = entry.sequence, starts[-1]
         begin = sequence.computed
@@ -127,13 +127,13 @@ def build_step(entries: Collection[Entry]) -> Step:
         pages = sequence.pages[: sequence.held].astype(np.int64)
         where = np.arange(begin, begin + entry.rows, dtype=np.int64)
         slots.append(pages[where // PAGE_TOKENS] * PAGE_TOKENS + where % PAGE_TOKENS)
-        table[i, : sequence.held] = sequence.pages[: sequence.held]
+        table[0, i, : sequence.held] = sequence.pages[: sequence.held]
         starts.append(row + entry.rows)
         contexts.append(begin + entry.rows)
     return Step(
         tokens=np.asarray(tokens, dtype=np.int32),
         positions=np.asarray(positions, dtype=np.int32),
-        slots=np.concatenate(slots) if slots else np.empty(0, dtype=np.int64),
+        slots=np.concatenate(slots)[None] if slots else np.empty((1, 0), dtype=np.int64),
         parents=np.asarray(parents, dtype=np.int32),
         query_starts=np.asarray(starts, dtype=np.int32),
         contexts=np.asarray(contexts, dtype=np.int32),

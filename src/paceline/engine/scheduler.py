@@ -189,7 +189,7 @@ class Scheduler:
             except ValueError as error:
                 self.abort(entry.sequence)
                 failures.append(Failure(entry.sequence, InternalError(f"no token can be sampled: {error}")))
-        pairs: Int64 = np.asarray(moves, dtype=np.int64).reshape(-1, 2)
+        pairs: Int64 = np.asarray(moves, dtype=np.int64).reshape(1, -1, 2)
         return StepResult(tuple(advances), plan.filling, tuple(failures), pairs)
 
     def fail(self, plan: Plan, error: InternalError) -> StepResult:

@@ -118,7 +118,7 @@ class EngineThread:
             log.exception("step_failed", sequences=len(plan.entries), tokens=len(plan.step.tokens))
             return self._without_the_guilty(plan)
         result = self._scheduler.commit(plan, logits, _sample, time.perf_counter() - start)
-        if len(result.moves):
+        if result.moves.size:
             self._engine.execute(build_moves(result.moves))
         self.pace = self.pace.after(plan, result, time.perf_counter() - start)
         return result

@@ -38,8 +38,8 @@ def test_a_prompt_runs_in_chunks_and_only_its_end_wants_logits() -> None:
     assert list(first.step.positions) == list(range(100))
     assert list(first.step.contexts) == [100]
     assert list(first.step.logit_rows) == []
-    assert first.step.page_table.tolist() == [[0, 1, 2]]
-    assert list(first.step.slots[[0, 64, 99]]) == [0, 64, 99]
+    assert first.step.page_table.tolist() == [[[0, 1, 2]]]
+    assert list(first.step.slots[0, [0, 64, 99]]) == [0, 64, 99]
     assert result.advances[0].tokens == ()
     assert result.advances[0].computed == 100
     assert scheduler.pool.lookup(sequence.hashes) == [0]
@@ -257,7 +257,7 @@ def test_accepted_drafts_advance_several_tokens_in_one_step() -> None:
     assert list(plan.step.logit_rows) == [0, 1, 2, 3]
     assert result.advances[0].tokens == (57, 400, 801)
     assert (sequence.computed, sequence.drafted, sequence.accepted) == (4, 3, 2)
-    assert len(result.moves) == 0
+    assert result.moves.size == 0
     assert finish(scheduler, sequence) == expected(1, 10)
 
 
@@ -273,7 +273,7 @@ def test_the_kv_of_an_accepted_branch_is_moved_together() -> None:
     assert list(plan.step.parents) == [-1, 0, 0, 2, 2]
     assert result.advances[0].tokens == (57, 400, 801)
     # 57 ran in the slot of position 3 and 400 in that of 5; they belong to positions 2 and 3.
-    assert result.moves.tolist() == [[3, 2], [5, 3]]
+    assert result.moves.tolist() == [[[3, 2], [5, 3]]]
     assert finish(scheduler, sequence) == expected(1, 10)
 
 

@@ -32,11 +32,11 @@ def make_step(*sequences: Rows, moves: Sequence[tuple[int, int]] = ()) -> Step:
     return Step(
         tokens=np.array([t for s in sequences for t in s.tokens], dtype=np.int32),
         positions=np.array(positions, dtype=np.int32),
-        slots=np.concatenate(slots).astype(np.int64),
+        slots=np.concatenate(slots).astype(np.int64)[None],
         parents=np.array(parents, dtype=np.int32),
         query_starts=starts.astype(np.int32),
         contexts=np.array([s.start + len(s.tokens) for s in sequences], dtype=np.int32),
-        page_table=np.array([[*s.pages, *[0] * (width - len(s.pages))] for s in sequences], dtype=np.int32),
+        page_table=np.array([[[*s.pages, *[0] * (width - len(s.pages))] for s in sequences]], dtype=np.int32),
         logit_rows=np.arange(starts[-1], dtype=np.int32),
-        moves=np.array(moves, dtype=np.int64).reshape(-1, 2),
+        moves=np.array(moves, dtype=np.int64).reshape(1, -1, 2),
     )

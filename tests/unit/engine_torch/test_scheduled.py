@@ -40,7 +40,7 @@ class Checked:
         assert plan is not None
         assert self.scheduler.check(plan) == []
         result = self.scheduler.commit(plan, self._engine.execute(plan.step), self._sample, 0.0)
-        if len(result.moves):
+        if result.moves.size:
             self._engine.execute(build_moves(result.moves))
         for advance in result.advances:
             offer(advance.sequence)
