@@ -1,42 +1,185 @@
-"""The order of bytes in a page, and the profile id that says whose bytes they are."""
+"""The order of bytes in a page, and the profile id that says whose bytes they are.
+
+Layers that look equally far back form page groups of equally many bytes. A page belongs to one group and holds `PAGE_TOKENS`
+positions of its layers; a sequence has, for each group, a page of its own per `PAGE_TOKENS` positions, and gives back those that
+the group's layers no longer see. One pool serves all groups (Jenga, arXiv 2503.18292).
+"""
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from math import gcd
+from typing import Literal, TypeAlias, get_args
 
+from paceline.contracts.errors import InvalidRequest
 from paceline.contracts.hashing import PAGE_TOKENS
+from paceline.model.config import Chunk, GroupedAttention, LayerConfig, ModelConfig, Span, Window
 
-KvDtype: TypeAlias = Literal["float32", "bfloat16"]
+KvDtype: TypeAlias = Literal["float32", "bfloat16", "fp8_e4m3", "fp8_per_token_head"]
+KV_DTYPES: tuple[KvDtype, ...] = get_args(KvDtype)
 
-_ITEM_BYTES: dict[KvDtype, int] = {"float32": 4, "bfloat16": 2}
+PlaneKind: TypeAlias = Literal["kv", "latent", "index"]
+"""Keys, then values, of every KV head; MLA's latent and rotary key; the keys of a sparse-attention indexer."""
+PlaneFormat: TypeAlias = Literal["float32", "bfloat16", "e4m3", "e4m3_scaled", "e4m3_latent"]
+"""How a plane stores a row of one token and head.
+
+    e4m3          values only; their scale belongs to the layer and lies outside the pages
+    e4m3_scaled   values; behind those of all tokens one float32 scale for each
+    e4m3_latent   512 values | 4 float32 scales, one per 128 | 64 bfloat16 of the rotary key (DeepSeek's fp8_ds_mla)
+"""
+
+_LATENT_BLOCK = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Plane:
+    """One kind of KV of one layer in a page: `[head][token][dim]`; "kv" has twice the KV heads, keys first."""
+
+    layer: int
+    kind: PlaneKind
+    heads: int
+    dim: int
+    format: PlaneFormat
+    rotary: int = 0  # values at the end of a latent row that are its rotary key
+
+    @property
+    def row_bytes(self) -> int:
+        """Of one token and head."""
+        match self.format:
+            case "float32":
+                return 4 * self.dim
+            case "bfloat16":
+                return 2 * self.dim
+            case "e4m3":
+                return self.dim
+            case "e4m3_scaled":
+                return self.dim + 4
+            case "e4m3_latent":
+                latent = self.dim - self.rotary
+                return latent + 4 * (latent // _LATENT_BLOCK) + 2 * self.rotary
+
+    @property
+    def token_bytes(self) -> int:
+        return self.heads * self.row_bytes
+
+    @property
+    def bytes(self) -> int:
+        return self.token_bytes * PAGE_TOKENS
+
+
+@dataclass(frozen=True, slots=True)
+class PageGroup:
+    """Planes that share pages, in the order in which they lie there. Without `span` all positions stay visible."""
+
+    planes: tuple[Plane, ...]
+    span: Span | None = None
+
+    def first_visible(self, position: int) -> int:
+        """The first position that a row at `position`, or any row behind it, attends to."""
+        match self.span:
+            case None:
+                return 0
+            case Window(size):
+                return max(0, position - size + 1)
+            case Chunk(size):
+                return position // size * size
+
+    def first_page(self, position: int) -> int:
+        """Index of the first page of a sequence that a row at `position`, or any behind it, needs."""
+        return self.first_visible(position) // PAGE_TOKENS
+
+    @property
+    def token_bytes(self) -> int:
+        return sum(plane.token_bytes for plane in self.planes)
 
 
 @dataclass(frozen=True, slots=True)
 class PageLayout:
-    """Page-first order `[layer][K|V][head][token][dim]` of one page of `PAGE_TOKENS` positions.
+    """Pages of all groups have equally many bytes. Equal layouts are a raw copy for transport and kvstore."""
 
-    Transport and kvstore carry pages in this order; equal layouts are a raw copy.
-    """
-
-    layers: int
-    kv_heads: int
-    head_dim: int
-    dtype: KvDtype
-
-    @property
-    def shape(self) -> tuple[int, int, int, int, int]:
-        """(layers, 2, kv_heads, PAGE_TOKENS, head_dim)"""
-        return (self.layers, 2, self.kv_heads, PAGE_TOKENS, self.head_dim)
-
-    @property
-    def token_bytes(self) -> int:
-        return self.layers * 2 * self.kv_heads * self.head_dim * _ITEM_BYTES[self.dtype]
+    groups: tuple[PageGroup, ...]
 
     @property
     def page_bytes(self) -> int:
-        return self.token_bytes * PAGE_TOKENS
+        return self.groups[0].token_bytes * PAGE_TOKENS
 
-    def profile_id(self, fingerprint: bytes) -> bytes:
-        """32 bytes naming (model and weights revision, KV dtype, layout): pages of equal ids are interchangeable."""
-        text = f"{self.layers}.{self.kv_heads}.{self.head_dim}.{self.dtype}.{PAGE_TOKENS}"
-        return hashlib.sha256(b"paceline/profile/1" + fingerprint + text.encode()).digest()
+    @property
+    def token_bytes(self) -> int:
+        """Of one position in all groups, as long as none has given up pages."""
+        return sum(group.token_bytes for group in self.groups)
+
+    @property
+    def full_token_bytes(self) -> int:
+        """Of one more position of a sequence that is longer than every span: what a long context costs."""
+        return sum(group.token_bytes for group in self.groups if group.span is None)
+
+    def planes(self) -> Iterator[tuple[int, int, Plane]]:
+        """(group, byte offset in a page, plane) of every plane."""
+        for g, group in enumerate(self.groups):
+            offset = 0
+            for plane in group.planes:
+                yield g, offset, plane
+                offset += plane.bytes
+
+    def group_of(self, layer: int) -> int:
+        """The group whose pages hold the KV of `layer`."""
+        return next(g for g, _, plane in self.planes() if plane.layer == layer)
+
+    def profile_id(self, fingerprint: bytes, scales: bytes = b"") -> bytes:
+        """32 bytes naming (model and weights revision, KV dtype, `scales` outside the pages, layout): pages of equal ids
+        are interchangeable."""
+        digest = hashlib.sha256(b"paceline/profile/2" + fingerprint + len(scales).to_bytes(8, "little") + scales)
+        digest.update(f"{PAGE_TOKENS} {self.groups!r}".encode())
+        return digest.digest()
+
+
+def plan_layout(config: ModelConfig, dtype: KvDtype) -> PageLayout:
+    """The layout of a model's pages.
+
+    Layers of one span are cut into groups of as many layers as divide the number of layers of every span, so that all pages
+    are equally large. Raises `InvalidRequest` where layers of several spans differ in size, or `dtype` does not fit.
+    """
+    spans: dict[Span | None, list[list[Plane]]] = {}
+    for i, layer in enumerate(config.layers):
+        span = layer.attention.span if isinstance(layer.attention, GroupedAttention) else None
+        spans.setdefault(span, []).append(list(_layer_planes(i, layer, dtype)))
+    size = gcd(*(len(layers) for layers in spans.values()))
+    groups = tuple(
+        PageGroup(tuple(plane for layer in layers[start : start + size] for plane in layer), span)
+        for span, layers in spans.items()
+        for start in range(0, len(layers), size)
+    )
+    if len({group.token_bytes for group in groups}) > 1:
+        raise InvalidRequest("layers of different spans need KV of different size, which is not supported")
+    return PageLayout(groups)
+
+
+def _layer_planes(i: int, layer: LayerConfig, dtype: KvDtype) -> Iterator[Plane]:
+    attention = layer.attention
+    if isinstance(attention, GroupedAttention):
+        yield Plane(i, "kv", 2 * attention.kv_heads, attention.head_dim, _format(dtype))
+        return
+    rotary = attention.rope.dim
+    if dtype != "fp8_per_token_head":
+        yield Plane(i, "latent", 1, attention.latent_dim, _format(dtype), rotary)
+    elif attention.kv_rank % _LATENT_BLOCK:
+        raise InvalidRequest(
+            f"fp8_per_token_head scales latents by {_LATENT_BLOCK} values, and {attention.kv_rank} are no multiple of that"
+        )
+    else:
+        yield Plane(i, "latent", 1, attention.latent_dim, "e4m3_latent", rotary)
+    indexer = attention.indexer
+    if indexer is not None and not indexer.shared:
+        # Index keys decide which positions are read at all: under FP8 each has a scale of its own, as DeepSeek keeps them.
+        index_format = _format("fp8_per_token_head" if dtype == "fp8_e4m3" else dtype)
+        yield Plane(i, "index", 1, indexer.dim, index_format)
+
+
+def _format(dtype: KvDtype) -> PlaneFormat:
+    match dtype:
+        case "fp8_e4m3":
+            return "e4m3"
+        case "fp8_per_token_head":
+            return "e4m3_scaled"
+        case _:
+            return dtype

@@ -1,7 +1,7 @@
 """What the scheduler asks of an engine in one step: flat arrays, no objects, no tensors.
 
 T tokens of S sequences, concatenated; R rows of logits wanted. A page holds `PAGE_TOKENS` positions; slot
-`page * PAGE_TOKENS + offset` is where the KV of one position lives.
+`page * PAGE_TOKENS + offset` is where the KV of one position lives, in each of the layout's G page groups another one.
 """
 
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ Float32: TypeAlias = npt.NDArray[np.float32]
 
 
 def _no_moves() -> Int64:
-    return np.empty((0, 2), dtype=np.int64)
+    return np.empty((1, 0, 2), dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +30,13 @@ class Step:
 
     tokens: Int32  # [T] ids
     positions: Int32  # [T] position in the sequence, for rotary embedding
-    slots: Int64  # [T] where the row's KV is written
+    slots: Int64  # [G, T] where the row's KV is written
     parents: Int32  # [T] row of the parent for draft rows, else -1
     query_starts: Int32  # [S + 1]
     contexts: Int32  # [S] positions with KV once the step has run, draft rows included
-    page_table: Int32  # [S, max pages] pages of each sequence in order, padded with 0
+    page_table: Int32  # [G, S, max pages] pages of each sequence in order; 0 behind them, and where a group gave one back
     logit_rows: Int32  # [R] rows whose logits are wanted
-    moves: Int64 = field(default_factory=_no_moves)  # [M, 2] slots copied from -> to before anything else
+    moves: Int64 = field(default_factory=_no_moves)  # [G, M, 2] slots copied from -> to before anything else
 
     @property
     def sequences(self) -> int:

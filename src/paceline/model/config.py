@@ -1,14 +1,15 @@
-"""What the arithmetic of a model needs to know, from either kind of file."""
+"""What the arithmetic of a model is made of, from either kind of file.
+
+A model is its layers, and a layer is an attention and an MLP, each one of a few kinds. `families` says how every family puts
+these together.
+"""
 
 import math
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
 from paceline.contracts.errors import InvalidRequest
 from paceline.model.files import ModelFiles
-
-Family: TypeAlias = Literal["llama", "qwen2", "qwen3"]
-FAMILIES: tuple[str, ...] = get_args(Family)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,39 +52,214 @@ RopeScaling: TypeAlias = LinearRope | Llama3Rope | YarnRope | FactorsRope
 
 
 @dataclass(frozen=True, slots=True)
-class ModelConfig:
-    """A dense decoder of the Llama family: RMSNorm, grouped-query attention with rotary positions, SwiGLU."""
+class Rope:
+    """Rotary positions on the first `dim` values of a head.
 
-    family: Family
-    hidden: int
-    layers: int
+    Value i turns with value i + dim / 2, or, `interleaved`, value 2i with value 2i + 1.
+    """
+
+    theta: float
+    dim: int
+    scaling: RopeScaling | None = None
+    interleaved: bool = False
+
+    def __post_init__(self) -> None:
+        if self.dim % 2:
+            raise InvalidRequest(f"rotary embedding needs an even head dimension, not {self.dim}")
+        if self.theta <= 0:
+            raise InvalidRequest(f"the rotary base must be positive, not {self.theta}")
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A row sees itself and the `size - 1` positions before it."""
+
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Positions fall into chunks of `size`; a row sees those before it in its own."""
+
+    size: int
+
+
+Span: TypeAlias = Window | Chunk
+"""How far back a layer looks, when not to the beginning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Temperature:
+    """Llama 4: queries grow with their position, q * (1 + scale * log(1 + floor((position + 1) / floor)))."""
+
+    floor: int
+    scale: float
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedAttention:
+    """Grouped-query attention (Ainslie et al. 2023). The cache holds a key and a value of `head_dim` per KV head.
+
+    qk_norm: "rms" norms each head with a weight before it is rotated, "l2" without one after it
+    sinks: a learned logit per head joins the softmax, and takes weight from the positions
+    """
+
     heads: int
     kv_heads: int
     head_dim: int
-    intermediate: int
-    vocab: int
-    context: int
-    rope_theta: float
-    rope_scaling: RopeScaling | None
-    norm_eps: float
-    tied_head: bool
-    qkv_bias: bool
-    qk_norm: bool
-    bos_id: int | None
-    eos_ids: frozenset[int]
+    rope: Rope | None
+    span: Span | None = None
+    qkv_bias: bool = False
+    out_bias: bool = False
+    qk_norm: Literal["rms", "l2"] | None = None
+    sinks: bool = False
+    temperature: Temperature | None = None
 
     def __post_init__(self) -> None:
         if self.heads % self.kv_heads:
             raise InvalidRequest(f"{self.heads} attention heads do not share {self.kv_heads} KV heads evenly")
-        if self.head_dim % 2:
-            raise InvalidRequest(f"rotary embedding needs an even head dimension, not {self.head_dim}")
-        if self.rope_theta <= 0:
-            raise InvalidRequest(f"the rotary base must be positive, not {self.rope_theta}")
 
 
-def yarn_attention_factor(factor: float) -> float:
+@dataclass(frozen=True, slots=True)
+class Indexer:
+    """DeepSeek sparse attention: scores every position for a row, which then attends to the best `top_k` only.
+
+    A `shared` one has neither weights nor keys: its layer takes what the layer before it selected.
+    """
+
+    heads: int
+    dim: int
+    top_k: int
+    rope: Rope
+    shared: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LatentAttention:
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434).
+
+    The cache holds one latent of `kv_rank` and one rotary key of `rope.dim` for all heads. A query head is `nope_dim` values
+    that meet the latent, then `rope.dim` values that meet the rotary key. `scale` multiplies the scores. Without `q_rank` queries
+    are projected in one step.
+    """
+
+    heads: int
+    q_rank: int | None
+    kv_rank: int
+    nope_dim: int
+    value_dim: int
+    rope: Rope
+    scale: float
+    bias: bool = False
+    indexer: Indexer | None = None
+
+    @property
+    def latent_dim(self) -> int:
+        """Values that the cache holds per position: the latent, then the rotary key."""
+        return self.kv_rank + self.rope.dim
+
+
+Attention: TypeAlias = GroupedAttention | LatentAttention
+
+
+@dataclass(frozen=True, slots=True)
+class DenseMlp:
+    """SwiGLU (Shazeer 2020) of `intermediate` values."""
+
+    intermediate: int
+
+
+@dataclass(frozen=True, slots=True)
+class SoftmaxRouter:
+    """Weights are a softmax over all experts; `renormalise` makes those of the chosen sum to one (Qwen3)."""
+
+    renormalise: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenSoftmaxRouter:
+    """Weights are a softmax over the chosen experts only; the router has a bias (gpt-oss)."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedSigmoidRouter:
+    """Sigmoid scores; a correction bias steers the choice but not the weights (DeepSeek-V3, arXiv 2412.19437).
+
+    Experts lie in `groups`, of which the `kept` with the highest sum of their two best remain. Weights are multiplied by `scale`, and
+    sum to one before when `renormalise`.
+    """
+
+    groups: int
+    kept: int
+    scale: float
+    renormalise: bool
+
+
+@dataclass(frozen=True, slots=True)
+class InputSigmoidRouter:
+    """The sigmoid of an expert's logit multiplies its input, not its output (Llama 4)."""
+
+
+Router: TypeAlias = SoftmaxRouter | ChosenSoftmaxRouter | GroupedSigmoidRouter | InputSigmoidRouter
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertMlp:
+    """A mixture of `experts`, of which each row takes `chosen`, and a `shared` one of that many values that all take.
+
+    activation: "silu" is SwiGLU; "clamped" is gpt-oss's, with interleaved rows, limits and biases
+    """
+
+    experts: int
+    chosen: int
+    intermediate: int
+    router: Router
+    shared: int | None = None
+    activation: Literal["silu", "clamped"] = "silu"
+
+    def __post_init__(self) -> None:
+        if self.chosen > self.experts:
+            raise InvalidRequest(f"{self.chosen} experts are to be chosen of {self.experts}")
+        match self.router:
+            case GroupedSigmoidRouter(groups, kept) if (
+                self.experts % groups or kept > groups or self.chosen > self.experts // groups * kept
+            ):
+                raise InvalidRequest(
+                    f"{self.chosen} experts cannot be chosen of {kept} of {groups} groups of {self.experts}"
+                )
+            case _:
+                pass
+
+
+Mlp: TypeAlias = DenseMlp | ExpertMlp
+
+
+@dataclass(frozen=True, slots=True)
+class LayerConfig:
+    """h = h + attention(norm(h)); h = h + mlp(norm(h))"""
+
+    attention: Attention
+    mlp: Mlp
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """A decoder with RMSNorm before every block. `family` names its reader in `families`."""
+
+    family: str
+    hidden: int
+    layers: tuple[LayerConfig, ...]
+    vocab: int
+    context: int
+    norm_eps: float
+    tied_head: bool
+    bos_id: int | None
+    eos_ids: frozenset[int]
+
+
+def yarn_attention_factor(factor: float, scale: float = 1.0) -> float:
     """What YaRN scales cosine and sine by when a file does not say."""
-    return 0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0
+    return 0.1 * scale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
 def read_config(files: ModelFiles) -> ModelConfig:

@@ -1,16 +1,17 @@
 """The model configuration in a GGUF file's metadata."""
 
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 
 from paceline.model.config import (
-    FAMILIES,
+    DenseMlp,
     FactorsRope,
-    Family,
+    GroupedAttention,
+    LayerConfig,
     LinearRope,
     ModelConfig,
+    Rope,
     RopeScaling,
     YarnRope,
     yarn_attention_factor,
@@ -18,6 +19,7 @@ from paceline.model.config import (
 from paceline.model.fields import Fields
 from paceline.model.gguf import GgufFile
 
+FAMILIES = ("llama", "qwen2", "qwen3")
 ROPE_FACTORS = "rope_freqs.weight"
 _THETA = 10000.0
 
@@ -39,22 +41,25 @@ def read(path: Path) -> ModelConfig:
             f"heads of {head_dim} with values or rotary parts of another width are not supported"
         )
     context = fields.count("context_length")
-    return ModelConfig(
-        family=cast(Family, family),
-        hidden=hidden,
-        layers=fields.count("block_count"),
+    attention = GroupedAttention(
         heads=heads,
         kv_heads=fields.count("attention.head_count_kv", heads),
         head_dim=head_dim,
-        intermediate=fields.count("feed_forward_length"),
+        rope=Rope(
+            fields.number("rope.freq_base", _THETA), head_dim, _scaling(file, fields, head_dim, context)
+        ),
+        qkv_bias=family == "qwen2",
+        qk_norm="rms" if family == "qwen3" else None,
+    )
+    layer = LayerConfig(attention, DenseMlp(fields.count("feed_forward_length")))
+    return ModelConfig(
+        family=family,
+        hidden=hidden,
+        layers=(layer,) * fields.count("block_count"),
         vocab=file.tensor("token_embd.weight").shape[0],
         context=context,
-        rope_theta=fields.number("rope.freq_base", _THETA),
-        rope_scaling=_scaling(file, fields, head_dim, context),
         norm_eps=fields.number("attention.layer_norm_rms_epsilon"),
         tied_head="output.weight" not in file.tensors,
-        qkv_bias=family == "qwen2",
-        qk_norm=family == "qwen3",
         bos_id=min(Fields(file.metadata, path).ids("tokenizer.ggml.bos_token_id"), default=None),
         eos_ids=eos_ids(file),
     )

@@ -5,16 +5,16 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from paceline.model.config import FactorsRope, LinearRope, Llama3Rope, ModelConfig, YarnRope
+from paceline.model.config import FactorsRope, LinearRope, Llama3Rope, Rope, YarnRope
 
 Float64 = npt.NDArray[np.float64]
 
 
-def inverse_frequencies(config: ModelConfig) -> tuple[Float64, float]:
-    """Radians per position, float64 [head_dim / 2], and what cosine and sine are multiplied by."""
-    exponents = np.arange(0, config.head_dim, 2) / config.head_dim
-    frequencies = config.rope_theta**-exponents
-    match config.rope_scaling:
+def inverse_frequencies(rope: Rope) -> tuple[Float64, float]:
+    """Radians per position, float64 [rope.dim / 2], and what cosine and sine are multiplied by."""
+    exponents = np.arange(0, rope.dim, 2) / rope.dim
+    frequencies = rope.theta**-exponents
+    match rope.scaling:
         case None:
             return frequencies, 1.0
         case LinearRope(factor):
@@ -24,7 +24,7 @@ def inverse_frequencies(config: ModelConfig) -> tuple[Float64, float]:
         case Llama3Rope() as scaling:
             return _llama3(frequencies, scaling), 1.0
         case YarnRope() as scaling:
-            return _yarn(frequencies, scaling, config.rope_theta), scaling.attention_factor
+            return _yarn(frequencies, scaling, rope.theta), scaling.attention_factor
 
 
 def _llama3(frequencies: Float64, scaling: Llama3Rope) -> Float64:
