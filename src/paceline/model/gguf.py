@@ -23,7 +23,23 @@ import numpy.typing as npt
 from paceline.contracts.errors import InvalidRequest
 from paceline.model.stored import ROW_FORMATS, StoredTensor
 
-_TENSOR_TYPES = {0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 8: "Q8_0", 30: "BF16"}
+_TENSOR_TYPES = {
+    0: "F32",
+    1: "F16",
+    2: "Q4_0",
+    3: "Q4_1",
+    6: "Q5_0",
+    7: "Q5_1",
+    8: "Q8_0",
+    10: "Q2_K",
+    11: "Q3_K",
+    12: "Q4_K",
+    13: "Q5_K",
+    14: "Q6_K",
+    15: "Q8_K",
+    30: "BF16",
+    39: "MXFP4",
+}
 _SCALARS = {
     0: "u1",
     1: "i1",

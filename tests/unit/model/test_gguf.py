@@ -6,6 +6,7 @@ from pathlib import Path
 
 import gguf
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -71,15 +72,62 @@ def test_vectors_are_one_row(whole: Path) -> None:
     assert np.array_equal(tensor.float32(0, 1), values(7)[None])
 
 
-def test_unknown_tensor_types_are_refused_when_read(tmp_path: Path) -> None:
-    writer = gguf.GGUFWriter(tmp_path / "k.gguf", "llama")
-    writer.add_tensor("t", np.zeros((2, 144), np.uint8), raw_dtype=gguf.GGMLQuantizationType.Q4_K)
+def write_blocks(path: Path, quant: str, blocks: npt.NDArray[np.uint8]) -> GgufFile:
+    """A file of one tensor `t`, whose rows of blocks are given."""
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_tensor("t", blocks, raw_dtype=gguf.GGMLQuantizationType[quant])
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    file = GgufFile(tmp_path / "k.gguf")
-    with pytest.raises(InvalidRequest, match="tensor t has type 12, which is none of F32, F16"):
+    return GgufFile(path)
+
+
+# Bytes of a block, and where its float16 scales lie.
+BLOCKS: dict[str, tuple[int, tuple[int, ...]]] = {
+    "Q5_0": (22, (0,)),
+    "Q5_1": (24, (0, 2)),
+    "Q2_K": (84, (80, 82)),
+    "Q3_K": (110, (108,)),
+    "Q4_K": (144, (0, 2)),
+    "Q5_K": (176, (0, 2)),
+    "Q6_K": (210, (208,)),
+    "MXFP4": (17, ()),
+}
+
+
+@pytest.mark.parametrize("quant", BLOCKS)
+def test_dequantizes_any_block_exactly(quant: str, tmp_path: Path) -> None:
+    """Random blocks reach every code, which quantized values need not."""
+    width, scales = BLOCKS[quant]
+    rng = np.random.default_rng(11)
+    blocks = rng.integers(0, 256, (4, 5, width), np.uint8)
+    for offset in scales:
+        blocks[..., offset : offset + 2] = rng.normal(size=(4, 5, 1)).astype(np.float16).view(np.uint8)
+    if quant == "MXFP4":
+        # Here the package knows no NaN and multiplies by 2**128.
+        blocks[..., 0] %= 255
+    rows = blocks.reshape(4, -1)
+    expected = gguf.quants.dequantize(rows, gguf.GGMLQuantizationType[quant])
+    tensor = write_blocks(tmp_path / "m.gguf", quant, rows).tensor("t")
+    assert tensor.shape == expected.shape
+    assert np.array_equal(tensor.float32(0, 4), expected)
+    assert np.array_equal(tensor.float32(1, 3), expected[1:3])
+
+
+def test_dequantizes_q8_k(tmp_path: Path) -> None:
+    """The package cannot, but the format has only one scale; the sums at the end do not matter."""
+    block = np.zeros(292, np.uint8)
+    block[:4] = np.array([0.25], np.float32).view(np.uint8)
+    block[4:260] = np.arange(-128, 128, dtype=np.int8).view(np.uint8)
+    block[260:] = 255
+    tensor = write_blocks(tmp_path / "m.gguf", "Q8_K", np.stack((block, block))).tensor("t")
+    assert np.array_equal(tensor.float32(1, 2), [np.arange(-128, 128) / 4])
+
+
+def test_unknown_tensor_types_are_refused_when_read(tmp_path: Path) -> None:
+    file = write_blocks(tmp_path / "k.gguf", "TQ2_0", np.zeros((2, 66), np.uint8))
+    with pytest.raises(InvalidRequest, match="tensor t has type 35, which is none of F32, F16"):
         file.tensor("t")
     with pytest.raises(InvalidRequest, match="tensor u is missing"):
         file.tensor("u")
