@@ -8,15 +8,29 @@ import mmap
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from paceline.contracts.errors import InvalidRequest
 from paceline.model.fields import read_json
 from paceline.model.stored import ROW_FORMATS, StoredTensor
 
 _INDEX = "model.safetensors.index.json"
-_DTYPES = ("F32", "F16", "BF16")
+_FLOATS = ("F32", "F16", "BF16")
+# What numpy has no type for is read as the bits.
+_ARRAYS = {
+    "F32": "<f4",
+    "F16": "<f2",
+    "BF16": "<u2",
+    "F8_E4M3": "u1",
+    "F8_E8M0": "u1",
+    "I64": "<i8",
+    "I32": "<i4",
+    "I8": "i1",
+    "U8": "u1",
+}
 # The limit of the format's own library.
 _MAX_HEADER = 100_000_000
 
@@ -33,6 +47,28 @@ class _Entry:
     stop: int
 
 
+@dataclass(frozen=True, slots=True)
+class StoredArray:
+    """A tensor as numpy sees it: a read-only view in its shape, the bits where numpy has no such type."""
+
+    path: Path
+    name: str
+    dtype: str
+    values: npt.NDArray[Any]
+
+    def require(self, shape: tuple[int, ...], *dtypes: str) -> npt.NDArray[Any]:
+        """`values`. Raises `InvalidRequest` unless they have this shape and one of these types."""
+        if self.dtype not in dtypes:
+            raise self.refuse(f"has type {self.dtype}, expected {' or '.join(dtypes)}")
+        if self.values.shape != shape:
+            raise self.refuse(f"has shape {self.values.shape}, expected {shape}")
+        return self.values
+
+    def refuse(self, reason: str) -> InvalidRequest:
+        """The error to raise for this tensor."""
+        return InvalidRequest(f"{self.path}: tensor {self.name} {reason}")
+
+
 class SafetensorsDirectory:
     """All tensors of a model, in one file or several shards; views keep the mappings alive."""
 
@@ -43,19 +79,47 @@ class SafetensorsDirectory:
             name: entry for path in _shards(directory) for name, entry in _read_header(path).items()
         }
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._entries
+
+    def dtype(self, name: str) -> str | None:
+        """The type of a tensor in the format's words, None when it is absent."""
+        entry = self._entries.get(name)
+        return None if entry is None else entry.dtype
+
     def tensor(self, name: str) -> StoredTensor:
         """A tensor's bytes. Raises `InvalidRequest` when it is absent, cut off, or neither F32, F16 nor BF16."""
+        entry = self._entry(name, _FLOATS)
+        size = prod(entry.shape) * ROW_FORMATS[entry.dtype][1]
+        data = _bytes(name, entry, size).reshape(prod(entry.shape[:-1]), -1)
+        return StoredTensor(entry.dtype, entry.shape, data)
+
+    def array(self, name: str) -> StoredArray:
+        """A tensor of any type below. Raises `InvalidRequest` when it is absent, cut off or of another type.
+
+        F32, F16, I64, I32, I8, U8 are arrays of these; BF16 is uint16, F8_E4M3 and F8_E8M0 are uint8.
+        """
+        entry = self._entry(name, tuple(_ARRAYS))
+        dtype = np.dtype(_ARRAYS[entry.dtype])
+        data = _bytes(name, entry, prod(entry.shape) * dtype.itemsize)
+        # Files may begin a tensor at any byte, and what follows is entitled to aligned numbers.
+        values = data.view(dtype) if data.ctypes.data % dtype.itemsize == 0 else data.copy().view(dtype)
+        return StoredArray(entry.path, name, entry.dtype, values.reshape(entry.shape))
+
+    def _entry(self, name: str, dtypes: tuple[str, ...]) -> _Entry:
         if (entry := self._entries.get(name)) is None:
             raise InvalidRequest(f"{self.path}: tensor {name} is missing")
-        if entry.dtype not in _DTYPES:
+        if entry.dtype not in dtypes:
             raise InvalidRequest(
-                f"{entry.path}: tensor {name} has type {entry.dtype}, none of {', '.join(_DTYPES)}"
+                f"{entry.path}: tensor {name} has type {entry.dtype}, none of {', '.join(dtypes)}"
             )
-        size = prod(entry.shape) * ROW_FORMATS[entry.dtype][1]
-        if entry.stop - entry.start != size or entry.stop > len(entry.file):
-            raise InvalidRequest(f"{entry.path} is truncated or damaged: tensor {name} does not fit")
-        data = np.frombuffer(entry.file, np.uint8, size, entry.start).reshape(prod(entry.shape[:-1]), -1)
-        return StoredTensor(entry.dtype, entry.shape, data)
+        return entry
+
+
+def _bytes(name: str, entry: _Entry, size: int) -> npt.NDArray[np.uint8]:
+    if entry.stop - entry.start != size or entry.stop > len(entry.file):
+        raise InvalidRequest(f"{entry.path} is truncated or damaged: tensor {name} does not fit")
+    return np.frombuffer(entry.file, np.uint8, size, entry.start)
 
 
 def _shards(directory: Path) -> list[Path]:

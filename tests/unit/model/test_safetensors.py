@@ -1,11 +1,14 @@
 """Safetensors files as the format's library writes them, and damaged ones."""
 
+import contextlib
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import safetensors.numpy
+import safetensors.torch
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,6 +32,77 @@ def test_other_types_are_refused_when_read(tmp_path: Path) -> None:
         SafetensorsDirectory(tmp_path).tensor("a")
 
 
+def test_reads_arrays_of_every_type_that_quantized_weights_have(tmp_path: Path) -> None:
+    tensors = {
+        "F32": torch.tensor([[1.5, -2.0]]),
+        "F16": torch.tensor([[1.5, -2.0]]).half(),
+        "BF16": torch.tensor([[1.5, -2.0]]).bfloat16(),
+        "F8_E4M3": torch.tensor([[1.5, -2.0]]).to(torch.float8_e4m3fn),
+        "F8_E8M0": torch.tensor([[2.0, 0.5]]).to(torch.float8_e8m0fnu),
+        "I64": torch.tensor([[2**40, -1]]),
+        "I32": torch.tensor([[2**30, -1]], dtype=torch.int32),
+        "I8": torch.tensor([[127, -1]], dtype=torch.int8),
+        "U8": torch.tensor([[200, 1]], dtype=torch.uint8),
+        "scalar": torch.tensor(3.0),
+    }
+    safetensors.torch.save_file(tensors, tmp_path / "model.safetensors")
+    found = SafetensorsDirectory(tmp_path)
+    for name, expected in tensors.items():
+        array = found.array(name)
+        bits = {"BF16": torch.uint16, "F8_E4M3": torch.uint8, "F8_E8M0": torch.uint8}.get(name)
+        assert array.dtype == found.dtype(name) == {"scalar": "F32"}.get(name, name)
+        assert np.array_equal(array.values, (expected if bits is None else expected.view(bits)).numpy())
+        assert array.values.shape == expected.shape
+        assert not array.values.flags.writeable
+    assert "U8" in found
+    assert "U16" not in found
+    assert found.dtype("U16") is None
+
+
+def test_arrays_that_are_not_as_required_name_file_tensor_and_reason(tmp_path: Path) -> None:
+    safetensors.numpy.save_file(
+        {"a": np.ones((2, 3), np.int32), "b": np.ones(3, np.uint64)}, tmp_path / "model.safetensors"
+    )
+    found = SafetensorsDirectory(tmp_path)
+    assert found.array("a").require((2, 3), "U8", "I32").sum() == 6
+    with pytest.raises(
+        InvalidRequest, match=r"model\.safetensors: tensor a has type I32, expected F32 or F16"
+    ):
+        found.array("a").require((2, 3), "F32", "F16")
+    with pytest.raises(InvalidRequest, match=r"safetensors: tensor a has shape \(2, 3\), expected \(3, 2\)"):
+        found.array("a").require((3, 2), "I32")
+    with pytest.raises(InvalidRequest, match="tensor b has type U64, none of F32"):
+        found.array("b")
+    with pytest.raises(InvalidRequest, match="tensor c is missing"):
+        found.array("c")
+
+
+def test_truncated_shards_name_the_tensor_that_is_cut(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    safetensors.numpy.save_file({"a": np.ones(4, np.float32), "b": np.ones(4, np.float32)}, path)
+    content = path.read_bytes()
+    path.unlink()
+    path.write_bytes(content[:-3])
+    found = SafetensorsDirectory(tmp_path)
+    for read in (found.array, found.tensor):
+        with pytest.raises(InvalidRequest, match=r"model\.safetensors is truncated or damaged: tensor b"):
+            read("b")
+    assert found.array("a").values.sum() == 4
+
+
+def test_misaligned_tensors_are_read(tmp_path: Path) -> None:
+    entry = {"dtype": "I32", "shape": [2], "data_offsets": [0, 8]}
+    for padding in range(4):
+        head = json.dumps({"a": entry}).encode() + b" " * padding
+        directory = tmp_path / str(padding)
+        directory.mkdir()
+        data = np.array([7, -9], "<i4").tobytes()
+        (directory / "model.safetensors").write_bytes(len(head).to_bytes(8, "little") + head + data)
+        values = SafetensorsDirectory(directory).array("a").values
+        assert values.tolist() == [7, -9]
+        assert values.flags.aligned
+
+
 @pytest.mark.parametrize(
     ("index", "reason"),
     [
@@ -47,7 +121,7 @@ HEADERS = st.dictionaries(
     st.sampled_from(["a", "b"]),
     st.fixed_dictionaries(
         {
-            "dtype": st.sampled_from(["F32", "BF16", "Q4_0", "X"]),
+            "dtype": st.sampled_from(["F32", "BF16", "I64", "Q4_0", "X"]),
             "shape": st.lists(st.integers(-1, 5), max_size=3) | st.just([2**62, 2**62]),
             "data_offsets": st.lists(st.integers(-1, 40), max_size=3) | st.just([0, 2**62]),
         }
@@ -71,8 +145,9 @@ def test_damage_is_refused_and_nothing_else(
     path.unlink(missing_ok=True)
     path.write_bytes((len(head) if length is None else length).to_bytes(8, "little") + head + data)
     for name in ("a", "b"):
-        try:
+        with contextlib.suppress(InvalidRequest):
+            array = SafetensorsDirectory(path.parent).array(name).values
+            assert array.size == np.prod(array.shape)
+        with contextlib.suppress(InvalidRequest):
             tensor = SafetensorsDirectory(path.parent).tensor(name)
-        except InvalidRequest:
-            continue
-        assert tensor.float32(0, tensor.data.shape[0]).size == np.prod(tensor.shape)
+            assert tensor.float32(0, tensor.data.shape[0]).size == np.prod(tensor.shape)
