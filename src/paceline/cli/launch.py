@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from paceline.bus.child import die_with_parent
-from paceline.cli.plan import ChildSpec
+from paceline.cli.processes import ChildSpec
 from paceline.cli.supervisor import Launch
 
 

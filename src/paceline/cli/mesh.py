@@ -11,7 +11,7 @@ from paceline.cli import launch, runfile
 from paceline.cli.example import curl
 from paceline.cli.follow import follow, last_lines
 from paceline.cli.nats_child import NatsChild
-from paceline.cli.plan import Options, children
+from paceline.cli.processes import Options, children
 from paceline.cli.readiness import Readiness, healthy
 from paceline.cli.rundir import RunDir
 from paceline.cli.screen import Screen

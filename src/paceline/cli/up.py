@@ -9,7 +9,7 @@ import typer
 
 from paceline.cli import ports, runfile
 from paceline.cli.mesh import Address, Mesh
-from paceline.cli.plan import Options
+from paceline.cli.processes import Options
 from paceline.cli.pull import find
 from paceline.cli.rundir import RunDir
 from paceline.cli.screen import Screen

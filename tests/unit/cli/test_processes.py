@@ -1,6 +1,6 @@
 """Which processes a command line asks for."""
 
-from paceline.cli.plan import Options, children
+from paceline.cli.processes import Options, children
 
 SHARED = {"PACELINE_NATS_URL": "nats://t@127.0.0.1:1"}
 
