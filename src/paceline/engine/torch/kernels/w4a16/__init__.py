@@ -15,7 +15,7 @@ def w4a16_linear(x: Tensor, packed: Tensor, scales: Tensor, zeros: Tensor | None
     returns [T, out] in the type of x
     """
     if x.is_cuda:
-        from paceline.engine.torch.kernels.w4a16 import triton
+        from paceline.engine.torch.kernels.w4a16.triton import w4a16_linear as on_gpu
 
-        return triton.w4a16_linear(x, packed, scales, zeros)
+        return on_gpu(x, packed, scales, zeros)
     return naive.w4a16_linear(x, packed, scales, zeros)
