@@ -16,11 +16,8 @@ def packed_rows(
     values = random.integers(0, 16, (rows, columns))
     scales = torch.from_numpy(random.uniform(0.01, 0.1, (rows, columns // group))).bfloat16()
     zero = random.integers(0, 16, scales.shape) if zeros else np.full(scales.shape, 8)
-    words = [
-        [sum(int(v) << 4 * i for i, v in enumerate(row[at : at + 8])) for at in range(0, columns, 8)]
-        for row in values
-    ]
-    packed = torch.from_numpy(np.asarray(words).view(np.int32))
+    nibbles = values.reshape(rows, -1, 8).astype(np.uint32) << np.arange(0, 32, 4, dtype=np.uint32)
+    packed = torch.from_numpy(np.bitwise_or.reduce(nibbles, axis=2).view(np.int32))
     weight = (values - zero.repeat(group, 1)) * scales.double().numpy().repeat(group, 1)
     return (
         packed,

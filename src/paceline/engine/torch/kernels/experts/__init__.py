@@ -24,7 +24,7 @@ def experts(x: Tensor, expert_ids: Tensor, weights: Tensor, layer: ExpertLayer) 
     returns [T, H] in the type of x
     """
     if x.is_cuda:
-        from paceline.engine.torch.kernels.experts import triton
+        from paceline.engine.torch.kernels.experts.triton import experts as on_gpu
 
-        return triton.experts(x, expert_ids, weights, layer)
+        return on_gpu(x, expert_ids, weights, layer)
     return naive.experts(x, expert_ids, weights, layer)

@@ -18,7 +18,7 @@ def fp8_linear(x: Tensor, weight: Tensor, scales: Tensor, block: tuple[int, int]
     as DeepSeek-V3 was trained (arXiv 2412.19437, section 3.3): `naive.fp8_linear_w8a8` states what it computes.
     """
     if x.is_cuda:
-        from paceline.engine.torch.kernels.fp8_linear import triton
+        from paceline.engine.torch.kernels.fp8_linear.triton import fp8_linear as on_gpu
 
-        return triton.fp8_linear(x, weight, scales, block)
+        return on_gpu(x, weight, scales, block)
     return naive.fp8_linear(x, weight, scales, block)
