@@ -1,8 +1,8 @@
 """The order of bytes in a page, and the profile id that says whose bytes they are.
 
-Layers that look equally far back form page groups of equally many bytes. A page belongs to one group and holds `PAGE_TOKENS`
-positions of its layers; a sequence has, for each group, a page of its own per `PAGE_TOKENS` positions, and gives back those that
-the group's layers no longer see. One pool serves all groups (Jenga, arXiv 2503.18292).
+Layers that look equally far back form page groups of equally many bytes. A page belongs to one group and holds
+`PAGE_TOKENS` positions of its layers; a sequence has, for each group, a page of its own per `PAGE_TOKENS` positions, and
+gives back those that the group's layers no longer see. One pool serves all groups (Jenga, arXiv 2503.18292).
 """
 
 import hashlib
@@ -61,6 +61,13 @@ class Plane:
     @property
     def token_bytes(self) -> int:
         return self.heads * self.row_bytes
+
+    def token_parts(self, offset: int) -> list[tuple[int, int, int]]:
+        """Where the bytes of a token lie when the plane begins at `offset`: of each part `[line][token][width]` its
+        offset, lines and width."""
+        if self.format != "e4m3_scaled":
+            return [(offset, self.heads, self.row_bytes)]
+        return [(offset, self.heads, self.dim), (offset + self.heads * PAGE_TOKENS * self.dim, self.heads, 4)]
 
     @property
     def bytes(self) -> int:
@@ -126,9 +133,11 @@ class PageLayout:
         return next(g for g, _, plane in self.planes() if plane.layer == layer)
 
     def profile_id(self, fingerprint: bytes, scales: bytes = b"") -> bytes:
-        """32 bytes naming (model and weights revision, KV dtype, `scales` outside the pages, layout): pages of equal ids
-        are interchangeable."""
-        digest = hashlib.sha256(b"paceline/profile/2" + fingerprint + len(scales).to_bytes(8, "little") + scales)
+        """32 bytes naming (model and weights revision, KV dtype, `scales` outside the pages, layout): pages of equal
+        ids are interchangeable."""
+        digest = hashlib.sha256(
+            b"paceline/profile/2" + fingerprint + len(scales).to_bytes(8, "little") + scales
+        )
         digest.update(f"{PAGE_TOKENS} {self.groups!r}".encode())
         return digest.digest()
 
@@ -136,8 +145,8 @@ class PageLayout:
 def plan_layout(config: ModelConfig, dtype: KvDtype) -> PageLayout:
     """The layout of a model's pages.
 
-    Layers of one span are cut into groups of as many layers as divide the number of layers of every span, so that all pages
-    are equally large. Raises `InvalidRequest` where layers of several spans differ in size, or `dtype` does not fit.
+    Layers of one span are cut into groups of as many layers as divide the number of layers of every span, so that all
+    pages are equally large. Raises `InvalidRequest` where layers of several spans differ in size, or `dtype` does not fit.
     """
     spans: dict[Span | None, list[list[Plane]]] = {}
     for i, layer in enumerate(config.layers):
@@ -164,13 +173,13 @@ def _layer_planes(i: int, layer: LayerConfig, dtype: KvDtype) -> Iterator[Plane]
         yield Plane(i, "latent", 1, attention.latent_dim, _format(dtype), rotary)
     elif attention.kv_rank % _LATENT_BLOCK:
         raise InvalidRequest(
-            f"fp8_per_token_head scales latents by {_LATENT_BLOCK} values, and {attention.kv_rank} are no multiple of that"
+            f"fp8_per_token_head has a scale for {_LATENT_BLOCK} values of a latent; {attention.kv_rank} is no multiple"
         )
     else:
         yield Plane(i, "latent", 1, attention.latent_dim, "e4m3_latent", rotary)
     indexer = attention.indexer
     if indexer is not None and not indexer.shared:
-        # Index keys decide which positions are read at all: under FP8 each has a scale of its own, as DeepSeek keeps them.
+        # Index keys decide which positions are read at all: under FP8 each has a scale of its own, as DeepSeek does.
         index_format = _format("fp8_per_token_head" if dtype == "fp8_e4m3" else dtype)
         yield Plane(i, "index", 1, indexer.dim, index_format)
 

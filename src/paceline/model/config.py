@@ -1,7 +1,7 @@
 """What the arithmetic of a model is made of, from either kind of file.
 
-A model is its layers, and a layer is an attention and an MLP, each one of a few kinds. `families` says how every family puts
-these together.
+A model is its layers, and a layer is an attention and an MLP, each one of a few kinds. `families` says how every family
+puts these together.
 """
 
 import math
@@ -138,9 +138,9 @@ class Indexer:
 class LatentAttention:
     """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434).
 
-    The cache holds one latent of `kv_rank` and one rotary key of `rope.dim` for all heads. A query head is `nope_dim` values
-    that meet the latent, then `rope.dim` values that meet the rotary key. `scale` multiplies the scores. Without `q_rank` queries
-    are projected in one step.
+    The cache holds one latent of `kv_rank` and one rotary key of `rope.dim` for all heads. A query head is `nope_dim`
+    values that meet the latent, then `rope.dim` values that meet the rotary key. `scale` multiplies the scores. Without
+    `q_rank` queries are projected in one step.
     """
 
     heads: int
@@ -185,8 +185,8 @@ class ChosenSoftmaxRouter:
 class GroupedSigmoidRouter:
     """Sigmoid scores; a correction bias steers the choice but not the weights (DeepSeek-V3, arXiv 2412.19437).
 
-    Experts lie in `groups`, of which the `kept` with the highest sum of their two best remain. Weights are multiplied by `scale`, and
-    sum to one before when `renormalise`.
+    Experts lie in `groups`, of which the `kept` with the highest sum of their two best remain. Weights are multiplied
+    by `scale`, and sum to one before when `renormalise`.
     """
 
     groups: int

@@ -73,6 +73,7 @@ def _unpermute(name: str, stored: StoredTensor, config: ModelConfig) -> StoredTe
     if not name.endswith(("q_proj.weight", "k_proj.weight")):
         return stored
     attention = config.layers[0].attention
-    assert isinstance(attention, GroupedAttention)
+    if not isinstance(attention, GroupedAttention):
+        raise TypeError("llama.cpp permutes the heads of grouped attention only")
     rows = np.arange(stored.shape[0], dtype=np.int64).reshape(-1, attention.head_dim // 2, 2)
     return StoredTensor(stored.dtype, stored.shape, stored.data, rows.swapaxes(1, 2).reshape(-1))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from paceline.contracts.errors import InvalidRequest
-from paceline.engine.layout import KvDtype, PageLayout
+from paceline.engine.layout import KvDtype, PageGroup, PageLayout, Plane
 from paceline.engine.registry import ComputeDtype, open_engine
 from paceline.engine.torch.linear import Linear
 from paceline.model.files import ModelFiles, locate
@@ -29,7 +29,8 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Reference:
 def test_configuration_is_known_before_the_weights(llama: Reference) -> None:
     engine = open_engine("torch", llama.files, kv_dtype="bfloat16")
     assert (engine.name, engine.vocab, engine.context) == ("torch", VOCAB, 512)
-    assert engine.layout == PageLayout(layers=3, kv_heads=2, head_dim=16, dtype="bfloat16")
+    planes = tuple(Plane(layer, "kv", heads=4, dim=16, format="bfloat16") for layer in range(3))
+    assert engine.layout == PageLayout((PageGroup(planes),))
     assert engine.eos_token_ids == {2}
     assert len(engine.fingerprint) == 32
     with pytest.raises(RuntimeError, match="before load"):

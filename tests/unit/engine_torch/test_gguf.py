@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from paceline.contracts.errors import InvalidRequest
-from paceline.model.config import read_config
+from paceline.model.config import DenseMlp, GroupedAttention, read_config
 from paceline.model.files import ModelFiles
 from paceline.model.rope import inverse_frequencies
 from paceline.model.weights import open_weights
@@ -27,32 +27,36 @@ def permute(weight: np.ndarray, heads: int) -> np.ndarray:
 def convert(reference: Reference, path: Path, quant: str = "F32") -> ModelFiles:
     """The reference's weights as a GGUF file, under llama.cpp's names and in its order."""
     config = read_config(reference.files)
-    arch = config.family
+    arch, attention, mlp = config.family, config.layers[0].attention, config.layers[0].mlp
+    assert isinstance(attention, GroupedAttention)
+    assert isinstance(mlp, DenseMlp)
+    rope = attention.rope
+    assert rope is not None
     metadata = {
         "general.architecture": arch,
         f"{arch}.embedding_length": config.hidden,
-        f"{arch}.block_count": config.layers,
-        f"{arch}.attention.head_count": config.heads,
-        f"{arch}.attention.head_count_kv": config.kv_heads,
-        f"{arch}.attention.key_length": config.head_dim,
-        f"{arch}.feed_forward_length": config.intermediate,
+        f"{arch}.block_count": len(config.layers),
+        f"{arch}.attention.head_count": attention.heads,
+        f"{arch}.attention.head_count_kv": attention.kv_heads,
+        f"{arch}.attention.key_length": attention.head_dim,
+        f"{arch}.feed_forward_length": mlp.intermediate,
         f"{arch}.context_length": config.context,
-        f"{arch}.rope.freq_base": config.rope_theta,
+        f"{arch}.rope.freq_base": rope.theta,
         f"{arch}.attention.layer_norm_rms_epsilon": config.norm_eps,
     }
-    names = gguf.get_tensor_name_map(getattr(gguf.MODEL_ARCH, arch.upper()), config.layers)
+    names = gguf.get_tensor_name_map(getattr(gguf.MODEL_ARCH, arch.upper()), len(config.layers))
     tensors = {}
     for name, stored in open_weights(reference.files, config).items():
         values = stored.float32(0, stored.data.shape[0]).reshape(stored.shape)
         if arch == "llama" and name.endswith(("q_proj.weight", "k_proj.weight")):
-            values = permute(values, config.heads if "q_proj" in name else config.kv_heads)
+            values = permute(values, attention.heads if "q_proj" in name else attention.kv_heads)
         hf_name = name if name.startswith("lm_head") else f"model.{name}"
         found = names.get_name(hf_name, try_suffixes=(".weight", ".bias"))
         assert found is not None
         tensors[found] = (quant if values.ndim == 2 and values.shape[1] % 32 == 0 else "F32", values)
-    if config.rope_scaling is not None:
-        plain = config.rope_theta ** -(np.arange(0, config.head_dim, 2) / config.head_dim)
-        factors = (plain / inverse_frequencies(config)[0]).astype(np.float32)
+    if rope.scaling is not None:
+        plain = rope.theta ** -(np.arange(0, rope.dim, 2) / rope.dim)
+        factors = (plain / inverse_frequencies(rope)[0]).astype(np.float32)
         tensors["rope_freqs.weight"] = ("F32", factors)
     return ModelFiles("m", "gguf", write_gguf(path, metadata, tensors))
 

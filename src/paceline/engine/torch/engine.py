@@ -7,13 +7,14 @@ import torch
 
 from paceline.contracts.errors import InvalidRequest
 from paceline.engine.interface import Pages, Progress
-from paceline.engine.layout import KvDtype, PageLayout
+from paceline.engine.layout import KvDtype, plan_layout
 from paceline.engine.step import Float32, Step
 from paceline.engine.torch.attention import StepAttention
-from paceline.engine.torch.llama import Llama
+from paceline.engine.torch.build import Builder, ropes_of
+from paceline.engine.torch.decoder import Decoder, Forward
+from paceline.engine.torch.loader import Loader
 from paceline.engine.torch.pool import PagePool
-from paceline.engine.torch.rope import Rope
-from paceline.engine.torch.weights import build
+from paceline.engine.torch.rope import Ropes
 from paceline.model.config import read_config
 from paceline.model.files import ModelFiles
 from paceline.model.fingerprint import fingerprint
@@ -39,9 +40,9 @@ class TorchEngine:
         self._device = _open_device(device)
         self._dtype = _DTYPES[dtype] if dtype != "auto" else _native_dtype(self._device)
         self._threads = threads
-        self._model: Llama | None = None
+        self._model: Decoder | None = None
         self._pool: PagePool | None = None
-        self.layout = PageLayout(self._config.layers, self._config.kv_heads, self._config.head_dim, kv_dtype)
+        self.layout = plan_layout(self._config, kv_dtype)
 
     @property
     def vocab(self) -> int:
@@ -63,14 +64,13 @@ class TorchEngine:
         torch.set_num_threads(self._threads)
         stored = open_weights(self._files, self._config)
         with torch.inference_mode():
-            self._model = build(
-                self._config, stored, dtype=self._dtype, device=self._device, progress=progress
-            )
-            self._rope = Rope(self._config, self._device, self._dtype)
+            loader = Loader(stored, self._dtype, self._device, progress)
+            self._model = Builder(self._config, loader).decoder()
+            self._ropes = Ropes(ropes_of(self._config), self._device, self._dtype)
 
     def bind(self, pages: Pages) -> None:
         with torch.inference_mode():
-            self._pool = PagePool(pages, self.layout)
+            self._pool = PagePool(torch.from_numpy(pages), self.layout, {})
 
     @torch.inference_mode()
     def execute(self, step: Step) -> Float32:
@@ -80,11 +80,12 @@ class TorchEngine:
         if not len(step.tokens):
             return np.empty((0, self.vocab), dtype=np.float32)
         device = self._device
-        logits = self._model.forward(
-            torch.from_numpy(step.tokens).to(device),
-            self._rope.at(torch.from_numpy(step.positions).to(device)),
-            StepAttention(step, self._config, self._pool, device, self._dtype),
-            torch.from_numpy(step.logit_rows).to(device),
+        positions = torch.from_numpy(step.positions).to(device)
+        forward = Forward(
+            positions, self._ropes.at(positions), StepAttention(step, self._pool, device, self._dtype)
+        )
+        logits = self._model(
+            torch.from_numpy(step.tokens).to(device), forward, torch.from_numpy(step.logit_rows).to(device)
         )
         result: Float32 = logits.to("cpu", torch.float32).contiguous().numpy()
         return result

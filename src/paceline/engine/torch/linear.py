@@ -1,8 +1,14 @@
 """Matrix products with weights in the order that the processor's kernels want."""
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+Map: TypeAlias = Callable[[Tensor], Tensor]
+"""[rows, in] -> [rows, out]"""
 
 
 class Linear:

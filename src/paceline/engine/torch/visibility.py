@@ -6,7 +6,10 @@ import numpy as np
 import numpy.typing as npt
 
 from paceline.contracts.hashing import PAGE_TOKENS
-from paceline.engine.step import Int32, Step
+from paceline.engine.step import Int32, Int64, Step
+from paceline.model.config import Chunk, Span, Window
+
+Bools = npt.NDArray[np.bool_]
 
 SHORT = 16
 """Sequences of at most so many rows are attended together: those that decode, or verify a draft. Longer chunks fill a
@@ -30,26 +33,44 @@ def group(step: Step) -> list[list[int]]:
     return [*groups.values(), *chunks]
 
 
-def visible(step: Step, members: list[int], positions: int) -> npt.NDArray[np.bool_]:
-    """What the rows of the sequences `members` attend to: bool [members, rows, positions].
+def visible(step: Step, members: list[int], columns: Int64, span: Span | None) -> Bools:
+    """What the rows of the sequences `members` attend to: bool [members, rows, columns].
 
-    All members have equally many rows; positions count slots in order, so that a draft row has one of its own.
+    All members have equally many rows. Column j stands for slot `columns[j]` in the order of the sequence, so that a
+    draft row has one of its own.
     """
     starts, contexts = step.query_starts[members], step.contexts[members]
     rows = int(step.query_starts[members[0] + 1] - starts[0])
+    own = starts[:, None] + np.arange(rows)
     last = contexts[:, None] - rows + np.arange(rows)
-    seen: npt.NDArray[np.bool_] = np.arange(positions) <= last[:, :, None]
-    parents = step.parents[starts[:, None] + np.arange(rows)] - starts[:, None]
+    seen: Bools = columns <= last[:, :, None]
+    positions = np.broadcast_to(columns, (len(members), len(columns)))
+    parents = step.parents[own] - starts[:, None]
+    first = int(columns[0])
     for b in np.flatnonzero((parents >= 0).any(axis=1)).tolist():
         drafts = int(np.count_nonzero(parents[b] >= 0))
-        context = int(contexts[b])
-        seen[b, rows - drafts :, context - drafts : context] = _ancestors(
+        begin = int(contexts[b]) - drafts - first
+        seen[b, rows - drafts :, begin : begin + drafts] = _ancestors(
             parents[b, rows - drafts :] - (rows - drafts)
         )
-    return seen
+        if span is not None:
+            positions = positions.copy()
+            positions[b, begin : begin + drafts] = step.positions[own[b, rows - drafts :]]
+    return seen if span is None else seen & _within(span, step.positions[own], positions)
 
 
-def _ancestors(parents: Int32) -> npt.NDArray[np.bool_]:
+def _within(span: Span, rows: Int32, columns: Int64) -> Bools:
+    """Whether a row at position [members, rows] looks back as far as each column's position [members, columns]."""
+    match span:
+        case Window(size):
+            first = rows - size + 1
+        case Chunk(size):
+            first = rows // size * size
+    within: Bools = columns[:, None, :] >= first[:, :, None]
+    return within
+
+
+def _ancestors(parents: Int32) -> Bools:
     """Itself and its ancestors, of each draft: bool [drafts, drafts]. A parent below 0 is no draft."""
     seen = np.eye(len(parents), dtype=np.bool_)
     for i, parent in enumerate(parents.tolist()):

@@ -1,0 +1,66 @@
+"""Stored tensors become tensors of the compute dtype on the engine's device."""
+
+from collections.abc import Mapping
+from math import prod
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from paceline.engine.interface import Progress
+from paceline.engine.torch.linear import Linear, Map
+from paceline.model.stored import StoredTensor
+
+# Values converted at a time: the float32 copy of a block stays in the cache.
+_BLOCK = 1 << 18
+
+
+class Loader:
+    """Converts tensors and reports how many stored bytes are done. Names are those of `model.parts`."""
+
+    def __init__(
+        self, stored: Mapping[str, StoredTensor], dtype: torch.dtype, device: torch.device, progress: Progress
+    ) -> None:
+        self._stored = stored
+        self._dtype = dtype
+        self._device = device
+        self._progress = progress
+        self._total = sum(t.data.size for t in stored.values())
+        self._done = 0
+
+    def has(self, name: str) -> bool:
+        return name in self._stored
+
+    def tensor(self, *names: str, dtype: torch.dtype | None = None) -> Tensor:
+        """The tensors `names`, one below the other; in another `dtype` where rounding would change decisions."""
+        parts = [self._stored[name] for name in names]
+        rows = sum(t.shape[0] for t in parts)
+        joined = torch.empty((rows, *parts[0].shape[1:]), dtype=dtype or self._dtype)
+        for target, part in zip(torch.split(joined, [t.shape[0] for t in parts]), parts, strict=True):
+            _convert(part, target)
+            self._done += part.data.size
+            self._progress(self._done, self._total)
+        return joined.to(self._device)
+
+    def matrix(self, *modules: str) -> Map:
+        """The linear maps `modules`, with their biases if they have any: results lie one behind the other."""
+        biases = [m + ".bias" for m in modules if self.has(m + ".bias")]
+        return Linear(
+            self.tensor(*(m + ".weight" for m in modules)), self.tensor(*biases) if biases else None
+        )
+
+
+def _convert(stored: StoredTensor, target: Tensor) -> None:
+    """Fill `target`, which has the shape of `stored`."""
+    rows, columns = stored.data.shape[0], prod(stored.shape) // stored.data.shape[0]
+    target = target.view(rows, columns)
+    same_bits = stored.dtype == "BF16" and target.dtype == torch.bfloat16
+    stride = max(1, _BLOCK // columns)
+    for start in range(0, rows, stride):
+        stop = min(start + stride, rows)
+        if same_bits:
+            np.copyto(target[start:stop].view(torch.int16).numpy(), stored.raw(start, stop).view("<i2"))
+        else:
+            # Float32 files are read in place, and torch warns of memory that it may not write.
+            values = np.require(stored.float32(start, stop), requirements="W")
+            target[start:stop] = torch.from_numpy(values)

@@ -1,0 +1,194 @@
+"""One plane of every page: how rows of keys and values become stored bytes, and those values again."""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from paceline.contracts.hashing import PAGE_TOKENS
+from paceline.engine.layout import Plane
+from paceline.engine.step import Int64
+
+_E4M3_MAX = 448.0
+_TINY = 1e-12  # keeps the scale of a row of zeros from being zero
+_SCALE_BLOCK = 128
+# Float8 has no copy by index; its bytes have.
+_STORED = {"float32": torch.float32, "bfloat16": torch.bfloat16, "e4m3": torch.uint8}
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """Where the rows of a step are written in one page group; the index of lines is the same for every layer of it.
+
+    page, offset: int64 [T]
+    """
+
+    page: Tensor
+    offset: Tensor
+    _lines: dict[tuple[int, int], Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, slots: Int64, device: torch.device) -> "Slots":
+        flat = torch.from_numpy(slots.copy()).to(device)
+        return cls(flat // PAGE_TOKENS, flat % PAGE_TOKENS)
+
+    def lines(self, per_page: int, heads: int) -> Tensor:
+        """Lines of one token and head, of which a page has `per_page`: int64 [T * heads]"""
+        if (index := self._lines.get((per_page, heads))) is None:
+            head = torch.arange(0, heads * PAGE_TOKENS, PAGE_TOKENS, device=self.page.device)
+            index = ((self.page * per_page + self.offset)[:, None] + head).view(-1)
+            self._lines[per_page, heads] = index
+        return index
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Pages of several sequences, int64 [sequences, n], and the index of their lines for every layer of a group."""
+
+    pages: Tensor
+    _lines: dict[tuple[int, int], Tensor] = field(default_factory=dict)
+
+    def lines(self, per_page: int, heads: int) -> Tensor:
+        """Lines of `PAGE_TOKENS` tokens of one head, of which a page has `per_page`: int64 [sequences * heads * n]"""
+        if (index := self._lines.get((per_page, heads))) is None:
+            head = torch.arange(heads, device=self.pages.device)
+            index = (self.pages[:, None, :] * per_page + head[:, None]).view(-1)
+            self._lines[per_page, heads] = index
+        return index
+
+
+class PlaneStore(Protocol):
+    """A plane of all pages of a pool."""
+
+    def write(self, slots: Slots, rows: Tensor) -> None:
+        """Store `rows` [T, heads, dim]."""
+
+    def gather(self, table: Table, dtype: torch.dtype) -> Tensor:
+        """What the pages of `table` hold, [sequences, heads, n * PAGE_TOKENS, dim] in `dtype`."""
+
+
+class LinePlane:
+    """Values without scales in the page, whose lines lie evenly through the whole pool: a read is one indexed copy.
+
+    `scale` float32 [heads, 1, 1] is what stored e4m3 values are multiplied by.
+    """
+
+    def __init__(self, pages: Tensor, offset: int, plane: Plane, scale: Tensor | None) -> None:
+        flat = pages.view(-1).view(_STORED[plane.format])
+        line = PAGE_TOKENS * plane.row_bytes
+        self._plane = plane
+        self._scale = scale
+        self._per_page = pages.shape[1] // line
+        values = plane.row_bytes // flat.element_size()
+        self._slots = flat.view(-1, values)[offset // plane.row_bytes :]
+        self._rows = flat.view(-1, PAGE_TOKENS * values)[offset // line :]
+
+    def write(self, slots: Slots, rows: Tensor) -> None:
+        index = slots.lines(self._per_page * PAGE_TOKENS, self._plane.heads)
+        if self._scale is not None:
+            rows = encode_e4m3(rows / self._scale[:, :, 0])
+        self._slots.index_copy_(0, index, rows.reshape(-1, rows.shape[-1]).to(self._slots.dtype))
+
+    def gather(self, table: Table, dtype: torch.dtype) -> Tensor:
+        lines = self._rows.index_select(0, table.lines(self._per_page, self._plane.heads))
+        found = lines.view(len(table.pages), self._plane.heads, -1, self._plane.dim)
+        if self._scale is None:
+            return found.to(dtype)
+        return found.view(torch.float8_e4m3fn).to(dtype) * self._scale.to(dtype)
+
+
+class ScaledPlane:
+    """e4m3 values `[head][token][dim]`, then their scales `[head][token]`, float32."""
+
+    def __init__(self, pages: Tensor, offset: int, plane: Plane) -> None:
+        values = plane.heads * PAGE_TOKENS * plane.dim
+        stored = pages[:, offset : offset + plane.bytes]
+        self._values = stored[:, :values].view(-1, plane.heads, PAGE_TOKENS, plane.dim)
+        self._scales = stored[:, values:].view(torch.float32).view(-1, plane.heads, PAGE_TOKENS)
+
+    def write(self, slots: Slots, rows: Tensor) -> None:
+        values, scales = quantise_rows(rows)
+        self._values[slots.page, :, slots.offset] = values
+        self._scales[slots.page, :, slots.offset] = scales
+
+    def gather(self, table: Table, dtype: torch.dtype) -> Tensor:
+        pages = table.pages.reshape(-1)
+        values = self._values.index_select(0, pages).view(torch.float8_e4m3fn).to(dtype)
+        values *= self._scales.index_select(0, pages).to(dtype)[..., None]
+        return _by_sequence(values, table)
+
+
+class LatentPlane:
+    """Rows of e4m3 latent, float32 scales of 128 values each, bfloat16 rotary key (DeepSeek's fp8_ds_mla)."""
+
+    def __init__(self, pages: Tensor, offset: int, plane: Plane) -> None:
+        self._latent = plane.dim - plane.rotary
+        self._scales_end = self._latent + 4 * (self._latent // _SCALE_BLOCK)
+        self._rows = pages[:, offset : offset + plane.bytes].view(-1, PAGE_TOKENS, plane.row_bytes)
+
+    def write(self, slots: Slots, rows: Tensor) -> None:
+        latent, rotary = rows[:, 0, : self._latent], rows[:, 0, self._latent :]
+        values, scales = quantise_rows(latent.reshape(len(rows), -1, _SCALE_BLOCK))
+        parts = (values.view(len(rows), -1), scales.view(torch.uint8), rotary.bfloat16().view(torch.uint8))
+        self._rows[slots.page, slots.offset] = torch.cat(parts, -1)
+
+    def gather(self, table: Table, dtype: torch.dtype) -> Tensor:
+        rows = self._rows.index_select(0, table.pages.reshape(-1))
+        latent = rows[..., : self._latent].view(torch.float8_e4m3fn).to(dtype)
+        scales = rows[..., self._latent : self._scales_end].contiguous().view(torch.float32)
+        rotary = rows[..., self._scales_end :].contiguous().view(torch.bfloat16)
+        scaled = latent.unflatten(-1, (-1, _SCALE_BLOCK)) * scales.to(dtype)[..., None]
+        return _by_sequence(torch.cat((scaled.flatten(-2), rotary.to(dtype)), -1)[:, None], table)
+
+
+class StridedPlane:
+    """Values without scales whose lines do not lie evenly through the pool, because other planes differ in size.
+
+    `scale` as for `LinePlane`.
+    """
+
+    def __init__(self, pages: Tensor, offset: int, plane: Plane, scale: Tensor | None) -> None:
+        stored = pages[:, offset : offset + plane.bytes].view(_STORED[plane.format])
+        self._values = stored.view(-1, plane.heads, PAGE_TOKENS, plane.dim)
+        self._scale = scale
+
+    def write(self, slots: Slots, rows: Tensor) -> None:
+        if self._scale is not None:
+            rows = encode_e4m3(rows / self._scale[:, :, 0])
+        self._values[slots.page, :, slots.offset] = rows.to(self._values.dtype)
+
+    def gather(self, table: Table, dtype: torch.dtype) -> Tensor:
+        found = self._values.index_select(0, table.pages.reshape(-1))
+        if self._scale is not None:
+            return _by_sequence(found.view(torch.float8_e4m3fn).to(dtype) * self._scale.to(dtype), table)
+        return _by_sequence(found.to(dtype), table)
+
+
+def open_plane(pages: Tensor, offset: int, plane: Plane, scale: Tensor | None) -> PlaneStore:
+    """The plane at byte `offset` of every page uint8 [pages, page_bytes]."""
+    if plane.format == "e4m3_scaled":
+        return ScaledPlane(pages, offset, plane)
+    if plane.format == "e4m3_latent":
+        return LatentPlane(pages, offset, plane)
+    line = PAGE_TOKENS * plane.row_bytes
+    if offset % line or pages.shape[1] % line:
+        return StridedPlane(pages, offset, plane, scale)
+    return LinePlane(pages, offset, plane, scale)
+
+
+def encode_e4m3(values: Tensor) -> Tensor:
+    """The bytes of `values` as e4m3, those beyond its range at its ends."""
+    return values.clamp(-_E4M3_MAX, _E4M3_MAX).to(torch.float8_e4m3fn).view(torch.uint8)
+
+
+def quantise_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Bytes of e4m3 [..., dim] and their float32 scales [...]: the largest value of each row becomes 448."""
+    wide = rows.float()
+    scales = wide.abs().amax(-1).clamp_min(_TINY) / _E4M3_MAX
+    return encode_e4m3(wide / scales[..., None]), scales
+
+
+def _by_sequence(pages: Tensor, table: Table) -> Tensor:
+    """[sequences * n, heads, PAGE_TOKENS, dim] -> [sequences, heads, n * PAGE_TOKENS, dim]"""
+    return pages.unflatten(0, tuple(table.pages.shape)).transpose(1, 2).flatten(2, 3)
