@@ -1,0 +1,47 @@
+"""Casts and products of narrow floats, which Triton 3.7's interpreter gets wrong, done by PyTorch.
+
+Its casts to e4m3 and bfloat16 lose the carry of a rounding (124 becomes 64) or truncate, and its product multiplies
+the bits of bfloat16 as integers.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import triton.language as tl
+from triton.runtime import interpreter
+
+_FLOATS = {
+    tl.float8e4nv: (torch.float8_e4m3fn, torch.uint8),
+    tl.bfloat16: (torch.bfloat16, torch.int16),
+    tl.float16: (torch.float16, torch.int16),
+    tl.float32: (torch.float32, torch.int32),
+}
+
+
+def _convert(
+    values: npt.NDArray[Any], source: tl.dtype, target: tl.dtype, _rounding: object
+) -> npt.NDArray[Any]:
+    """Bits of `target`, of the shape of `values`, rounded to nearest even."""
+    (from_type, _), (to_type, bits) = _FLOATS[source], _FLOATS[target]
+    tensor = torch.frombuffer(bytearray(values.tobytes()), dtype=from_type)
+    return tensor.to(to_type).view(bits).numpy().view(f"u{bits.itemsize}").reshape(values.shape)
+
+
+def _wide(operand: interpreter.TensorHandle) -> interpreter.TensorHandle:
+    if operand.dtype.scalar not in (tl.bfloat16, tl.float8e4nv):
+        return operand
+    bits = _convert(operand.data, operand.dtype.scalar, tl.float32, None)
+    return interpreter.TensorHandle(bits.view(np.float32), tl.float32)
+
+
+def repair() -> None:
+    """Replace both, for this process."""
+    multiply = interpreter.InterpreterBuilder.create_dot
+
+    def create_dot(self: Any, a: Any, b: Any, *rest: Any) -> Any:
+        return multiply(self, _wide(a), _wide(b), *rest)
+
+    interpreter._convert_float = _convert
+    interpreter.InterpreterBuilder.create_dot = create_dot
