@@ -1,0 +1,80 @@
+"""What the kernels share that split the context: which rows a program has, and the sum of partial results."""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from paceline.engine.torch.kernels.aot import Specialisation
+
+
+def combine(partial: Tensor, log_sums: Tensor, dtype: torch.dtype) -> Tensor:
+    """Weigh the results of each split by its share of the softmax.
+
+    partial: float32 [splits, T, heads, dim], contiguous, what attention to the split alone gives
+    log_sums: float32 [splits, T, heads], contiguous, log2 of the split's softmax denominator; -inf where it saw nothing
+    """
+    splits, rows, heads, dim = partial.shape
+    assert partial.is_contiguous()
+    assert log_sums.is_contiguous()
+    out = torch.empty(rows, heads, dim, dtype=dtype, device=partial.device)
+    if rows:
+        _combine[(rows * heads,)](
+            out, partial, log_sums, splits, rows * heads, DIM=dim, BLOCK_DIM=triton.next_power_of_2(dim)
+        )
+    return out
+
+
+@triton.jit
+def _combine(out, partial, log_sums, splits, lines, DIM: tl.constexpr, BLOCK_DIM: tl.constexpr):
+    line = tl.program_id(0)
+    d = tl.arange(0, BLOCK_DIM)
+    top = float("-inf")
+    for split in range(splits):
+        top = tl.maximum(top, tl.load(log_sums + split * lines + line))
+    # Where no split saw anything, every weight below becomes 0 instead of NaN.
+    top = tl.where(top == float("-inf"), 0.0, top)
+    total = 0.0
+    acc = tl.zeros((BLOCK_DIM,), tl.float32)
+    at = line.to(tl.int64)
+    for _ in range(splits):
+        log_sum = tl.load(log_sums + at)
+        weight = tl.exp2(log_sum - top)
+        acc += weight * tl.load(partial + at * DIM + d, mask=d < DIM, other=0.0)
+        total += weight
+        at += lines
+    acc /= tl.where(total == 0, 1.0, total)
+    tl.store(out + line.to(tl.int64) * DIM + d, acc, mask=d < DIM)
+
+
+@triton.jit
+def sequence_of(query_starts, sequences, block, ROWS: tl.constexpr):
+    """The sequence that the rows of `block` belong to, when none shares a block of ROWS rows with another.
+
+    Sequence s begins with block `query_starts[s] // ROWS + s`, which leaves it at least as many as it needs.
+    """
+    low = 0
+    high = sequences - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        if tl.load(query_starts + middle) // ROWS + middle <= block:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+AOT = tuple(
+    Specialisation(
+        kernel=_combine,
+        signature={
+            "out": "*bf16:16",
+            "partial": "*fp32:16",
+            "log_sums": "*fp32:16",
+            "splits": "i32",
+            "lines": "i32:16",
+        },
+        constants={"DIM": dim, "BLOCK_DIM": dim},
+    )
+    for dim in (128, 512)
+)
