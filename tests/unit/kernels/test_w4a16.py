@@ -56,3 +56,10 @@ def test_triton_equals_naive(tokens: int, rows: int, columns: int, group: int, z
     x = torch.randn(tokens, columns + 3)[:, :columns]
     expected = naive.w4a16_linear(x, packed, scales, zero)
     torch.testing.assert_close(triton.w4a16_linear(x, packed, scales, zero), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_triton_rounds_the_expanded_weights_as_naive_does() -> None:
+    packed, scales, zero, _ = packed_rows(64, 128, 32, zeros=True)
+    x = torch.randn(2, 128).bfloat16()
+    expected = naive.w4a16_linear(x, packed, scales, zero)
+    torch.testing.assert_close(triton.w4a16_linear(x, packed, scales, zero), expected, rtol=2**-7, atol=1e-4)
