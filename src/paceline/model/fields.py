@@ -29,6 +29,13 @@ class Fields:
             raise self._wrong(key, value, "a positive whole number")
         return value
 
+    def whole(self, key: str, default: int = _MISSING) -> int:
+        """A whole number from 0 to 2**31."""
+        value = self._get(key, default)
+        if type(value) is not int or not 0 <= value < 2**31:
+            raise self._wrong(key, value, "a whole number that is not negative")
+        return value
+
     def number(self, key: str, default: float = _MISSING) -> float:
         """A finite number."""
         value = self._get(key, default)
@@ -55,6 +62,13 @@ class Fields:
         if not all(type(i) is int and 0 <= i < 2**31 for i in ids):
             raise self._wrong(key, value, "a token id or a list of them")
         return frozenset(ids)
+
+    def words(self, key: str) -> tuple[str, ...]:
+        """A list of strings."""
+        value = self._get(key, _MISSING)
+        if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
+            raise self._wrong(key, value, "a list of strings")
+        return tuple(value)
 
     def texts(self) -> list[str]:
         """All values, which must be strings."""
