@@ -157,11 +157,11 @@ def attend(
         return out.reshape(-1, *out.shape[2:])
     # The query heads of a KV head become rows of it: for one row 0.28 ms against 2.0 ms by enable_gqa.
     heads, sharing = q.shape[2], q.shape[2] // k.shape[1]
-    q = q.unflatten(2, (-1, sharing)).permute(0, 2, 3, 1, 4)
+    q = q.view(*q.shape[:2], -1, sharing, q.shape[3]).permute(0, 2, 3, 1, 4)
     if mask is not None and (members.query_rows > 1 or mask.shape[1] > 1):
         mask = _fold(mask, k.shape[1], sharing)
     out = scaled_dot_product_attention(q.flatten(2, 3), k, v, attn_mask=mask, scale=scale)
-    out = out.unflatten(2, (sharing, -1)).permute(0, 3, 1, 2, 4)
+    out = out.view(*q.shape[:-1], -1).permute(0, 3, 1, 2, 4)
     return out.reshape(-1, heads, out.shape[-1])
 
 
@@ -169,7 +169,7 @@ def _fold(mask: Tensor, kv_heads: int, sharing: int) -> Tensor:
     """A mask of query heads, or of all of them at once, as one whose rows are (query head of the KV head, row)."""
     if mask.shape[1] == 1:
         return mask.repeat(1, 1, sharing, 1)
-    return mask.unflatten(1, (kv_heads, sharing)).flatten(2, 3)
+    return mask.reshape(len(mask), kv_heads, -1, mask.shape[-1])
 
 
 def _with_sink(

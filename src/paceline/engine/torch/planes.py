@@ -138,7 +138,7 @@ class LatentPlane:
         latent = rows[..., : self._latent].view(torch.float8_e4m3fn).to(dtype)
         scales = rows[..., self._latent : self._scales_end].contiguous().view(torch.float32)
         rotary = rows[..., self._scales_end :].contiguous().view(torch.bfloat16)
-        scaled = latent.unflatten(-1, (-1, _SCALE_BLOCK)) * scales.to(dtype)[..., None]
+        scaled = latent.view(*scales.shape, _SCALE_BLOCK) * scales.to(dtype)[..., None]
         return _by_sequence(torch.cat((scaled.flatten(-2), rotary.to(dtype)), -1)[:, None], table)
 
 
@@ -191,4 +191,4 @@ def quantise_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 def _by_sequence(pages: Tensor, table: Table) -> Tensor:
     """[sequences * n, heads, PAGE_TOKENS, dim] -> [sequences, heads, n * PAGE_TOKENS, dim]"""
-    return pages.unflatten(0, tuple(table.pages.shape)).transpose(1, 2).flatten(2, 3)
+    return pages.view(*table.pages.shape, *pages.shape[1:]).transpose(1, 2).flatten(2, 3)

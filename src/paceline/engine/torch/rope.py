@@ -27,7 +27,9 @@ class Rotation:
         dim = self.cos.shape[-1]
         part = heads if dim == heads.shape[-1] else heads[..., :dim]
         swapped = (
-            part.unflatten(-1, (-1, 2)).flip(-1).flatten(-2) if self.interleaved else part.roll(dim // 2, -1)
+            part.reshape(*part.shape[:-1], -1, 2).flip(-1).flatten(-2)
+            if self.interleaved
+            else part.roll(dim // 2, -1)
         )
         part.mul_(self.cos).addcmul_(swapped, self.sin)
 
