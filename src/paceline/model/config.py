@@ -207,7 +207,7 @@ Router: TypeAlias = SoftmaxRouter | ChosenSoftmaxRouter | GroupedSigmoidRouter |
 class ExpertMlp:
     """A mixture of `experts`, of which each row takes `chosen`, and a `shared` one of that many values that all take.
 
-    activation: "silu" is SwiGLU; "clamped" is gpt-oss's, with interleaved rows, limits and biases
+    activation: "silu" is SwiGLU; "gpt_oss" is its own, with interleaved rows, limits and biases
     """
 
     experts: int
@@ -215,7 +215,7 @@ class ExpertMlp:
     intermediate: int
     router: Router
     shared: int | None = None
-    activation: Literal["silu", "clamped"] = "silu"
+    activation: Literal["silu", "gpt_oss"] = "silu"
 
     def __post_init__(self) -> None:
         if self.chosen > self.experts:
