@@ -3,13 +3,15 @@
 from collections.abc import Iterator
 
 import torch
+from torch import Tensor
 
 from paceline.engine.torch.decoder import AttentionBlock, Decoder, Layer
+from paceline.engine.torch.experts import ExpertBlock
 from paceline.engine.torch.grouped import GroupedBlock
-from paceline.engine.torch.linear import Map, TiedHead
+from paceline.engine.torch.linear import Linear, Map, TiedHead
 from paceline.engine.torch.loader import Loader
 from paceline.engine.torch.mlp import SwiGlu
-from paceline.model.config import GroupedAttention, Mlp, ModelConfig, Rope
+from paceline.model.config import DenseMlp, ExpertMlp, GroupedAttention, Mlp, ModelConfig, Rope
 
 
 class Builder:
@@ -63,7 +65,25 @@ class Builder:
         )
 
     def _mlp(self, mlp: Mlp, name: str) -> Map:
-        return self._swiglu(name)
+        match mlp:
+            case DenseMlp():
+                return self._swiglu(name)
+            case ExpertMlp():
+                return self._experts(mlp, name)
+
+    def _experts(self, mlp: ExpertMlp, name: str) -> ExpertBlock:
+        def wide(part: str) -> Tensor | None:
+            """Float32, because rounding would send rows to other experts."""
+            present = self._loader.has(name + part)
+            return self._loader.tensor(name + part, dtype=torch.float32) if present else None
+
+        return ExpertBlock(
+            config=mlp,
+            gate=Linear(self._loader.tensor(name + "gate.weight", dtype=torch.float32), wide("gate.bias")),
+            correction=wide("gate.e_score_correction_bias"),
+            experts=self._loader.experts(name + "experts.", mlp),
+            shared=self._swiglu(name + "shared_experts.") if mlp.shared else None,
+        )
 
     def _swiglu(self, name: str) -> SwiGlu:
         matrix = self._loader.matrix

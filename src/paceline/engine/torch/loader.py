@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from paceline.engine.interface import Progress
+from paceline.engine.torch.kernels.experts import DenseExperts, ExpertLayer
 from paceline.engine.torch.linear import Linear, Map
+from paceline.model.config import ExpertMlp, InputSigmoidRouter
 from paceline.model.stored import StoredTensor
 
 # Values converted at a time: the float32 copy of a block stays in the cache.
@@ -47,6 +49,24 @@ class Loader:
         biases = [m + ".bias" for m in modules if self.has(m + ".bias")]
         return Linear(
             self.tensor(*(m + ".weight" for m in modules)), self.tensor(*biases) if biases else None
+        )
+
+    def experts(self, name: str, mlp: ExpertMlp) -> ExpertLayer:
+        """The experts `name`0 to `name`E-1, stacked."""
+        fused = mlp.activation == "gpt_oss"
+        gate_up = ("gate_up_proj",) if fused else ("gate_proj", "up_proj")
+
+        def stack(kind: str, *modules: str) -> Tensor:
+            joined = self.tensor(*(f"{name}{e}.{m}.{kind}" for e in range(mlp.experts) for m in modules))
+            return joined.view(mlp.experts, -1, *joined.shape[1:])
+
+        return ExpertLayer(
+            gate_up=DenseExperts(stack("weight", *gate_up)),
+            down=DenseExperts(stack("weight", "down_proj")),
+            activation=mlp.activation,
+            gate_up_bias=stack("bias", *gate_up) if fused else None,
+            down_bias=stack("bias", "down_proj") if fused else None,
+            scale_input=isinstance(mlp.router, InputSigmoidRouter),
         )
 
 
