@@ -4,6 +4,7 @@ import typer
 
 from paceline.cli.chat import chat
 from paceline.cli.pull import pull
+from paceline.cli.quantize import quantize
 from paceline.cli.status import status
 from paceline.cli.up import up
 from paceline.telemetry import logs
@@ -16,7 +17,7 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (up, chat, status, pull):
+for command in (up, chat, status, pull, quantize):
     app.command()(command)
 
 

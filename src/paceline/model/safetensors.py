@@ -5,6 +5,7 @@ file = header length u64, little-endian | header JSON {name: {dtype, shape, data
 
 import json
 import mmap
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -78,6 +79,10 @@ class SafetensorsDirectory:
         self._entries = {
             name: entry for path in _shards(directory) for name, entry in _read_header(path).items()
         }
+
+    def __iter__(self) -> Iterator[str]:
+        """Names of all tensors, in the order of the files."""
+        return iter(self._entries)
 
     def __contains__(self, name: str) -> bool:
         return name in self._entries

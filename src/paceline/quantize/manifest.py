@@ -1,0 +1,39 @@
+"""What an output directory is being made from, so that nobody continues it with something else."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from paceline.contracts.errors import InvalidRequest
+from paceline.quantize.files import write_json
+from paceline.quantize.options import Options
+
+_VERSION = 1
+
+
+def claim(directory: Path, options: Options, source: str) -> None:
+    """Begin or continue the work that leaves its notes in `directory`; `source` is the source's fingerprint.
+
+    Raises `InvalidRequest` when it was begun with other options or another source.
+    """
+    path = directory / "manifest.json"
+    ours = {"version": _VERSION, "options": json.loads(json.dumps(asdict(options))), "source": source}
+    try:
+        theirs = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        write_json(path, ours)
+        return
+    except ValueError as e:
+        raise InvalidRequest(f"{path} is damaged: {e}") from e
+    if theirs != ours:
+        raise InvalidRequest(
+            f"{directory.parent} was begun with {_difference(theirs, ours)}; remove it or choose another directory"
+        )
+
+
+def _difference(theirs: object, ours: dict[str, object]) -> str:
+    if not isinstance(theirs, dict) or theirs.get("version") != ours["version"]:
+        return "another version of this program"
+    if theirs.get("options") != ours["options"]:
+        return f"other options ({theirs.get('options')})"
+    return "another source, or this one has changed since"
