@@ -10,16 +10,17 @@ from torch import Tensor
 
 E4M3_MAX = 448.0
 """The largest finite e4m3 value. What is beyond would become NaN, so it is clamped before the cast."""
+SMALLEST_SCALE = 1e-12
+"""The scale of a row of zeros. Its inverse is finite, and so is what it is divided by."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlaneView:
     """Keys or values of one layer.
 
-    values: [pages, heads, PAGE_TOKENS, dim] float32, bfloat16 or float8_e4m3fn, contiguous behind the first dimension
+    values: [pages, heads, PAGE_TOKENS, dim] float32, bfloat16 or float8_e4m3fn; stride 1 in dim
     scale: what every value is multiplied by when it is read; only for e4m3
-    scales: float32 [pages, heads, PAGE_TOKENS], contiguous behind the first dimension: the same per token and head.
-        `scale` is 1 then.
+    scales: float32 [pages, heads, PAGE_TOKENS]: the same per token and head; `scale` is 1 then
     """
 
     values: Tensor
@@ -67,6 +68,15 @@ class LatentView:
             scales=plane[..., content:rope].view(torch.float32),
             rope=plane[..., rope:].view(torch.bfloat16),
         )
+
+    @property
+    def planes(self) -> tuple[PlaneView, PlaneView]:
+        """The same memory as planes of content, with a head for each scale, and of rope, with one head."""
+        if self.scales is None:
+            return PlaneView(self.content[:, None], self.scale), PlaneView(self.rope[:, None], self.scale)
+        groups = self.scales.shape[2]
+        heads = self.content.view(*self.content.shape[:2], groups, -1).transpose(1, 2)
+        return PlaneView(heads, scales=self.scales.transpose(1, 2)), PlaneView(self.rope[:, None])
 
 
 def check_contiguous(view: Tensor) -> None:

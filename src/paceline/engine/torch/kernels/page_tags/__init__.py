@@ -1,0 +1,19 @@
+"""Whether pages still are whose they were, for all pages of a step at once."""
+
+from torch import Tensor
+
+from paceline.engine.torch.kernels.page_tags import naive
+
+
+def changed(pages: Tensor, tags: Tensor, table: Tensor) -> Tensor:
+    """bool [n]: where page `pages[i]` no longer bears tag `tags[i]`.
+
+    pages: int64 [n]
+    tags: int64 [n], the bits of the tags that were recorded
+    table: int64 [pages], those of the tags that the pages bear now
+    """
+    if pages.is_cuda:
+        from paceline.engine.torch.kernels.page_tags import triton
+
+        return triton.changed(pages, tags, table)
+    return naive.changed(pages, tags, table)
