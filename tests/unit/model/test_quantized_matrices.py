@@ -195,8 +195,16 @@ def test_compressed_fp8(strategy: str, tmp_path: Path) -> None:
     shapes = {"tensor": (1, 1), "channel": (48, 1), "block": (3, 2), "group": (48, 4)}
     tiles = weight.reshape(shapes[strategy][0], -1, shapes[strategy][1], 64 // shapes[strategy][1])
     scale = tiles.abs().amax((1, 3)) / 448
-    options = {"block": {"block_structure": [16, 32]}, "group": {"group_size": 16}}.get(strategy, {})
-    args = QuantizationArgs(num_bits=8, type="float", symmetric=True, strategy=strategy, **options)
+    structure = [16, 32] if strategy == "block" else None
+    group = 16 if strategy == "group" else None
+    args = QuantizationArgs(
+        num_bits=8,
+        type="float",
+        symmetric=True,
+        strategy=strategy,
+        block_structure=structure,
+        group_size=group,
+    )
     compressor = BaseCompressor.get_value_from_registry("float-quantized")
     quantization = QuantizationScheme(targets=["Linear"], weights=args)
     state = compressor.compress(
