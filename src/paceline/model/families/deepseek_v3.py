@@ -2,7 +2,8 @@
 
 from paceline.model.config import LayerConfig
 from paceline.model.families.common import layer_count
-from paceline.model.families.latent import dense_first, latent_attention
+from paceline.model.families.experts import dense_first
+from paceline.model.families.latent import latent_attention
 from paceline.model.fields import Fields
 
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from paceline.model.config import Indexer, LatentAttention, LayerConfig
 from paceline.model.families.common import layer_count
-from paceline.model.families.latent import dense_first, latent_attention
+from paceline.model.families.experts import dense_first
+from paceline.model.families.latent import latent_attention
 from paceline.model.fields import Fields
 
 
