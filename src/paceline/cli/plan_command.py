@@ -1,0 +1,135 @@
+"""`paceline plan`: whether a model fits on some GPUs, and how many tokens beside it."""
+
+from dataclasses import asdict
+from typing import Annotated, Literal
+
+import msgspec
+import typer
+
+from paceline.cli import plan_screen
+from paceline.cli.screen import Screen
+from paceline.contracts.errors import InvalidRequest
+from paceline.engine.layout import KvDtype
+from paceline.planner import mix, model, published
+from paceline.planner.parallel import Parallel
+from paceline.planner.plan import Request, Role, make
+from paceline.planner.summary import summarise
+from paceline.planner.units import parse_size
+
+Kv = Literal["bf16", "fp8", "fp8_per_token_head"]
+
+_KV: dict[Kv, KvDtype] = {
+    "bf16": "bfloat16",
+    "fp8": "fp8_e4m3",
+    "fp8_per_token_head": "fp8_per_token_head",
+}
+_ROLES: dict[str, tuple[Role, ...]] = {
+    "prefill": ("prefill",),
+    "decode": ("decode",),
+    "both": ("prefill", "decode"),
+}
+
+
+def plan(
+    model_name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="MODEL",
+            help="A shape that ships with Paceline, a directory with a config.json, or a hub id in the hub's cache.",
+        ),
+    ] = None,
+    gpus: Annotated[int | None, typer.Option("--gpus", min=1, help="[default: tp x pp x dp]")] = None,
+    gpu_memory: Annotated[
+        str, typer.Option("--gpu-memory", help="Of one GPU: 80, which is GiB, or 80GB, or 80GiB.")
+    ] = "141",
+    tp: Annotated[int | None, typer.Option("--tp", min=1, help="[default: gpus / (pp x dp)]")] = None,
+    pp: Annotated[int, typer.Option("--pp", min=1, help="Stages of layers.")] = 1,
+    ep: Annotated[int, typer.Option("--ep", min=1, help="Ranks that get whole experts.")] = 1,
+    dp: Annotated[
+        int, typer.Option("--dp", min=1, help="Ranks with attention for requests of their own.")
+    ] = 1,
+    weights: Annotated[
+        mix.Weights, typer.Option("--weights", help="How weights are stored; native is as published.")
+    ] = "native",
+    group: Annotated[int, typer.Option("--group", help="Weights per scale of INT4: 32, 64 or 128.")] = 32,
+    rest: Annotated[
+        mix.Rest, typer.Option("--rest", help="With INT4 experts, what other linear layers are stored in.")
+    ] = "bf16",
+    kv: Annotated[Kv, typer.Option("--kv", help="KV of decode.")] = "bf16",
+    prefill_kv: Annotated[Kv, typer.Option("--prefill-kv", help="KV of prefill.")] = "bf16",
+    role: Annotated[Literal["prefill", "decode", "both"], typer.Option("--role")] = "both",
+    context: Annotated[
+        int | None,
+        typer.Option("--context", min=1, help="Tokens of one sequence. [default: the model's most]"),
+    ] = None,
+    chunk: Annotated[int, typer.Option("--chunk", min=1, help="Tokens of a step of prefill.")] = 8192,
+    batch: Annotated[int, typer.Option("--batch", min=1, help="Sequences of a step of decode.")] = 256,
+    reserve: Annotated[
+        str, typer.Option("--reserve", help="Per GPU, for the driver, collectives and CUDA graphs.")
+    ] = "2.5",
+    kv_pool: Annotated[
+        str | None, typer.Option("--kv-pool", help="KV per GPU, instead of all memory that is left.")
+    ] = None,
+    mtp: Annotated[bool, typer.Option("--mtp", help="With the layer for multi-token prediction.")] = False,
+    show_published: Annotated[
+        bool, typer.Option("--published", help="Published figures beside this arithmetic; no MODEL.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")] = False,
+) -> None:
+    """Work out what fits: weights, workspace and KV per GPU, from a model's config.json alone."""
+    screen = Screen()
+    try:
+        if show_published:
+            _show_published(screen, as_json=as_json)
+            return
+        found = model.find(_required(model_name))
+        request = Request(
+            model=found,
+            mix=mix.choose(weights, group, rest, found.scheme, experts=found.has_experts),
+            parallel=_parallel(gpus, tp, pp, ep, dp),
+            gpu_memory=parse_size(gpu_memory, "--gpu-memory"),
+            roles=_ROLES[role],
+            kv={"prefill": _KV[prefill_kv], "decode": _KV[kv]},
+            reserve=parse_size(reserve, "--reserve"),
+            chunk=chunk,
+            batch=batch,
+            context=context,
+            kv_pool=None if kv_pool is None else parse_size(kv_pool, "--kv-pool"),
+            mtp=mtp,
+        )
+        made = make(request)
+        summary = summarise(made)
+    except InvalidRequest as e:
+        screen.error(f"paceline plan: {e}")
+        raise typer.Exit(2) from e
+    if as_json:
+        screen.line(msgspec.json.encode(summary).decode())
+    else:
+        plan_screen.show(made, summary, screen)
+
+
+def _required(name: str | None) -> str:
+    if name is None:
+        raise InvalidRequest(
+            f"name a MODEL: {', '.join(model.shipped())}, or a directory; or give --published"
+        )
+    return name
+
+
+def _parallel(gpus: int | None, tp: int | None, pp: int, ep: int, dp: int) -> Parallel:
+    """Raises `InvalidRequest` when the factors do not make up the GPUs."""
+    if tp is None:
+        tp = (gpus or pp * dp) // (pp * dp) or 1
+    parallel = Parallel(tp=tp, pp=pp, ep=ep, dp=dp)
+    if gpus is not None and gpus != parallel.gpus:
+        raise InvalidRequest(f"--gpus {gpus} is not tp x pp x dp = {tp} x {pp} x {dp} = {parallel.gpus}")
+    return parallel
+
+
+def _show_published(screen: Screen, *, as_json: bool) -> None:
+    claims = published.claims()
+    if as_json:
+        records = [{**asdict(c), "verdict": c.verdict} for c in claims]
+        screen.line(msgspec.json.encode(records).decode())
+    else:
+        plan_screen.show_claims(claims, screen)

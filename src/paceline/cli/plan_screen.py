@@ -1,0 +1,138 @@
+"""What `paceline plan` prints: the arithmetic as tables, then what it takes for granted."""
+
+from rich.table import Table
+
+from paceline.cli.screen import Screen
+from paceline.planner.kv import SpanCost
+from paceline.planner.plan import Plan
+from paceline.planner.published import TOLERANCE, Claim
+from paceline.planner.summary import Summary
+from paceline.planner.units import GIB, both
+
+
+def show(plan: Plan, summary: Summary, screen: Screen) -> None:
+    screen.line(
+        f"{summary.model}: {summary.parameters / 1e9:,.2f}B parameters, {summary.weights}", style="bold"
+    )
+    screen.line(summary.source, style="dim")
+    screen.line()
+    screen.console.print(_weights(plan))
+    if summary.stored_bytes is not None:
+        screen.line(f"the directory holds {both(summary.stored_bytes)} of tensors, in all")
+    screen.line()
+    screen.console.print(_memory(plan))
+    screen.line()
+    screen.line(_verdict(summary), style="green" if summary.fits else "red")
+    screen.line()
+    for assumption in summary.assumptions:
+        screen.line(f"- {assumption}", style="dim")
+
+
+def show_claims(claims: list[Claim], screen: Screen) -> None:
+    grid = _grid(
+        "model",
+        "published",
+        "",
+        "our arithmetic",
+        "range of readings",
+        "verdict",
+        left=("model", "published"),
+    )
+    for claim in claims:
+        unit = "" if claim.unit == "tokens" else f" {claim.unit}"
+        grid.add_row(
+            claim.model,
+            claim.what,
+            _number(claim.published) + unit,
+            "-" if claim.ours is None else _number(claim.ours),
+            f"{_number(claim.low)} - {_number(claim.high)}",
+            claim.verdict,
+        )
+    screen.console.print(grid)
+    screen.line()
+    for claim in claims:
+        screen.line(f"{claim.model}, {claim.what}: {claim.arithmetic}.", style="dim")
+    screen.line()
+    screen.line(
+        f"explained: within {TOLERANCE:.0%}. The figures are their operator's; nothing is fitted to them."
+    )
+
+
+def _weights(plan: Plan) -> Table:
+    grid = _grid("weights", "parameters", "stored as", "in all", "per GPU", left=("weights", "stored as"))
+    for row in plan.kinds:
+        grid.add_row(
+            row.kind,
+            f"{row.parameters / 1e9:,.3f}B",
+            ", ".join(row.precisions),
+            f"{row.bytes / GIB:,.2f} GiB",
+            f"{row.bytes_per_gpu / GIB:,.2f} GiB",
+        )
+    grid.add_section()
+    grid.add_row("all", f"{plan.parameters / 1e9:,.3f}B", "", both(plan.weights), both(plan.weights_per_gpu))
+    return grid
+
+
+def _memory(plan: Plan) -> Table:
+    request, parallel = plan.request, plan.request.parallel
+    name = (
+        f"one of {parallel.gpus} GPUs: TP {parallel.tp}, PP {parallel.pp}, EP {parallel.ep}, DP {parallel.dp}"
+    )
+    grid = _grid(name, *(profile.role for profile in plan.profiles), left=(name,))
+    for label, values in (
+        ("memory", [f"{request.gpu_memory / GIB:,.2f} GiB" for _ in plan.profiles]),
+        ("- reserve", [f"{request.reserve / GIB:,.2f} GiB" for _ in plan.profiles]),
+        ("- weights", [f"{profile.weights / GIB:,.2f} GiB" for profile in plan.profiles]),
+        ("- workspace", [f"{profile.workspace.bytes / GIB:,.2f} GiB" for profile in plan.profiles]),
+        ("    of hidden states", [f"{profile.workspace.hidden / GIB:,.2f} GiB" for profile in plan.profiles]),
+        ("    the larger of attention", [f"{p.workspace.attention / GIB:,.2f} GiB" for p in plan.profiles]),
+        ("    and MLP or experts", [f"{profile.workspace.mlp / GIB:,.2f} GiB" for profile in plan.profiles]),
+        ("    and logits", [f"{profile.workspace.logits / GIB:,.2f} GiB" for profile in plan.profiles]),
+        (
+            "= KV pool" if request.kv_pool is None else "KV pool, as given",
+            [f"{profile.pool / GIB:,.2f} GiB" for profile in plan.profiles],
+        ),
+    ):
+        grid.add_row(label, *values)
+    grid.add_section()
+    grid.add_row("KV stored as", *(profile.kv_dtype for profile in plan.profiles))
+    for i, cost in enumerate(plan.profiles[0].kv.spans):
+        grid.add_row(_span(cost), *(f"{profile.kv.spans[i].token_bytes:,} B" for profile in plan.profiles))
+    if plan.profiles[0].kv.capped_bytes:
+        grid.add_row("capped part of a sequence", *(both(p.kv.capped_bytes) for p in plan.profiles))
+    grid.add_section()
+    grid.add_row("tokens that fit, per GPU", *(f"{profile.tokens_per_gpu:,}" for profile in plan.profiles))
+    grid.add_row("tokens that fit, in all", *(f"{profile.tokens:,}" for profile in plan.profiles))
+    grid.add_row("longest sequence", *(f"{profile.longest:,}" for profile in plan.profiles))
+    return grid
+
+
+def _span(cost: SpanCost) -> str:
+    if cost.span is None or cost.tokens is None:
+        return f"KV per token, {cost.layers} layers that keep all"
+    kind = type(cost.span).__name__.lower()
+    return f"KV per token, {cost.layers} layers, {kind} of {cost.span.size:,}: at most {cost.tokens:,} tokens"
+
+
+def _verdict(summary: Summary) -> str:
+    least = (
+        "no tensor parallelism is enough"
+        if summary.minimum_gpus is None
+        else f"at least {summary.minimum_gpus} GPUs"
+    )
+    if summary.fits:
+        return f"fits; {least}"
+    return f"does not fit on {summary.gpus}; {least}"
+
+
+def _number(value: float) -> str:
+    if value >= 10_000:
+        return f"{value / 1e6:,.3f}M"
+    return f"{value:,.1f}" if value != int(value) else f"{int(value)}"
+
+
+def _grid(*names: str, left: tuple[str, ...]) -> Table:
+    grid = Table(box=None, pad_edge=False, header_style="bold")
+    for name in names:
+        grid.add_column(name, justify="left" if name in left else "right")
+    return grid

@@ -1,0 +1,218 @@
+"""Whether a model fits on some GPUs, and how many tokens beside it. Pure arithmetic."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+from paceline.engine.layout import KvDtype, plan_layout
+from paceline.model.config import ModelConfig
+from paceline.planner.kv import KvCost, kv_cost
+from paceline.planner.mix import Mix
+from paceline.planner.model import Model
+from paceline.planner.parallel import Parallel, of_stage
+from paceline.planner.tensors import Kind, Tensor, with_mtp
+from paceline.planner.units import GIB
+from paceline.planner.workspace import Step, Workspace, workspace
+
+Role: TypeAlias = Literal["prefill", "decode"]
+
+_MOST_TP = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to plan. Sizes are bytes per GPU.
+
+    reserve: what is neither weights, workspace nor KV: the driver's context, buffers of collectives, CUDA graphs
+    chunk: tokens of one step of prefill;  batch: sequences of one step of decode
+    context: tokens of one sequence, None: as many as the model takes
+    kv_pool: instead of the memory that is left
+    mtp: with the layers for multi-token prediction, their weights and their KV
+    """
+
+    model: Model
+    mix: Mix
+    parallel: Parallel
+    gpu_memory: int
+    roles: tuple[Role, ...]
+    kv: dict[Role, KvDtype]
+    reserve: int = 5 * GIB // 2
+    chunk: int = 8192
+    batch: int = 256
+    context: int | None = None
+    kv_pool: int | None = None
+    mtp: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KindRow:
+    """All tensors of one kind: their parameters, bytes, and precisions with the bytes in each."""
+
+    kind: Kind
+    parameters: int
+    bytes: int
+    bytes_per_gpu: int
+    precisions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One role's memory on the GPU that holds the fewest tokens.
+
+    weights, workspace, pool: bytes; the pool may be negative, when the weights alone do not fit
+    tokens_per_gpu: of the sequences on one GPU;  tokens: of all data-parallel ranks together
+    longest: tokens of the longest single sequence
+    """
+
+    role: Role
+    kv_dtype: KvDtype
+    weights: int
+    workspace: Workspace
+    pool: int
+    kv: KvCost
+    tokens_per_gpu: int
+    tokens: int
+    longest: int
+    fits: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """weights_per_gpu: of the fullest stage.  kv: of the whole model, as if on one GPU, by role."""
+
+    request: Request
+    kinds: tuple[KindRow, ...]
+    weights: int
+    weights_per_gpu: int
+    profiles: tuple[Profile, ...]
+    whole_kv: dict[Role, KvCost]
+
+    @property
+    def parameters(self) -> int:
+        return sum(row.parameters for row in self.kinds)
+
+    @property
+    def fits(self) -> bool:
+        return all(profile.fits for profile in self.profiles)
+
+
+def make(request: Request) -> Plan:
+    """Raises `InvalidRequest` when the model cannot be cut or its KV cannot be stored as asked."""
+    config, parallel = request.model.config, request.parallel
+    parallel.check(config)
+    held = _stage_tensors(request)
+    per_gpu = [local_bytes(stage, request.mix, parallel) for stage in held]
+    served = request.model.served(mtp=request.mtp)
+    fullest = max(range(parallel.pp), key=per_gpu.__getitem__)
+    whole = _with_mtp(request)
+    return Plan(
+        request,
+        tuple(_kinds(served, held[fullest], request.mix, parallel)),
+        sum(whole_bytes(tensor, request.mix) for tensor in served),
+        per_gpu[fullest],
+        tuple(_profile(request, role, per_gpu) for role in request.roles),
+        {
+            r: kv_cost(whole, plan_layout(whole, request.kv[r]), range(len(whole.layers)), 1)
+            for r in request.roles
+        },
+    )
+
+
+def fewest(request: Request) -> Parallel | None:
+    """The smallest tensor parallelism on which the request fits, else as it is; experts stay spread when they are."""
+    for tp in range(1, _MOST_TP + 1):
+        ep = tp * request.parallel.dp if request.parallel.ep > 1 else 1
+        parallel = replace(request.parallel, tp=tp, ep=ep)
+        if parallel.can_cut(request.model.config) and make(replace(request, parallel=parallel)).fits:
+            return parallel
+    return None
+
+
+def whole_bytes(tensor: Tensor, mix: Mix) -> int:
+    return tensor.copies * mix.precision(tensor).bytes(tensor.rows, tensor.columns)
+
+
+def local_bytes(tensors: Iterable[Tensor], mix: Mix, parallel: Parallel) -> int:
+    """Of what one rank has of `tensors`."""
+    total = 0
+    for tensor in tensors:
+        copies, rows, columns = parallel.local(tensor)
+        total += copies * mix.precision(tensor).bytes(rows, columns)
+    return total
+
+
+def _stage_tensors(request: Request) -> list[list[Tensor]]:
+    config = request.model.config
+    stages = request.parallel.stages(len(config.layers))
+    served = request.model.served(mtp=request.mtp)
+    return [of_stage(served, i, stages, tied=config.tied_head) for i in range(len(stages))]
+
+
+def _kinds(
+    served: Iterable[Tensor], fullest: list[Tensor], mix: Mix, parallel: Parallel
+) -> Iterator[KindRow]:
+    rows: dict[Kind, list[Tensor]] = {}
+    for tensor in served:
+        rows.setdefault(tensor.kind, []).append(tensor)
+    for kind, tensors in rows.items():
+        # Precisions in the order of what they take.
+        sizes: dict[str, int] = {}
+        for tensor in tensors:
+            name = mix.precision(tensor).name
+            sizes[name] = sizes.get(name, 0) + whole_bytes(tensor, mix)
+        yield KindRow(
+            kind,
+            sum(tensor.parameters for tensor in tensors),
+            sum(sizes.values()),
+            local_bytes((tensor for tensor in fullest if tensor.kind == kind), mix, parallel),
+            tuple(sorted(sizes, key=sizes.__getitem__, reverse=True)),
+        )
+
+
+def _profile(request: Request, role: Role, per_gpu: list[int]) -> Profile:
+    """Of the stage that holds the fewest tokens: they all hold the same ones, each for its layers."""
+    config, parallel = _with_mtp(request), request.parallel
+    context = min(request.context or config.context, config.context)
+    space = workspace(config, parallel, _step(request, role, context))
+    layout = plan_layout(config, request.kv[role])
+    stages = (
+        _stage(request, role, context, space, per_gpu[i], kv_cost(config, layout, layers, parallel.tp))
+        for i, layers in enumerate(_kv_stages(request, len(config.layers)))
+    )
+    return min(stages, key=lambda profile: (profile.tokens, profile.pool))
+
+
+def _stage(request: Request, role: Role, context: int, space: Workspace, weights: int, kv: KvCost) -> Profile:
+    pool = request.kv_pool
+    if pool is None:
+        pool = request.gpu_memory - request.reserve - weights - space.bytes
+    tokens, longest = kv.tokens(pool, context), kv.longest(pool, context)
+    return Profile(
+        role=role,
+        kv_dtype=request.kv[role],
+        weights=weights,
+        workspace=space,
+        pool=pool,
+        kv=kv,
+        tokens_per_gpu=tokens,
+        tokens=tokens * request.parallel.dp,
+        longest=longest,
+        fits=longest >= (context if request.context else min(context, request.chunk)),
+    )
+
+
+def _kv_stages(request: Request, layers: int) -> list[range]:
+    """Layers by stage; the last has those for multi-token prediction."""
+    stages = list(request.parallel.stages(len(request.model.config.layers)))
+    stages[-1] = range(stages[-1].start, layers)
+    return stages
+
+
+def _with_mtp(request: Request) -> ModelConfig:
+    return with_mtp(request.model.config, request.model.mtp_layers if request.mtp else 0)
+
+
+def _step(request: Request, role: Role, context: int) -> Step:
+    if role == "prefill":
+        return Step(request.chunk, min(request.batch, request.chunk), context)
+    return Step(request.batch, request.batch, context)
