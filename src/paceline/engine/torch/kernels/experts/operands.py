@@ -1,0 +1,52 @@
+"""What the kernel of `experts` is told of a matrix: its tensors and how they are laid out, and tiles that suit it."""
+
+import torch
+from torch import Tensor
+
+from paceline.engine.torch.kernels.experts.formats import DenseExperts, Experts, Fp8Experts, Int4Experts
+
+
+def _tile(rows: int, columns: int, warps: int, stages: int) -> dict[str, int]:
+    return {"ROWS": rows, "COLUMNS": columns, "num_warps": warps, "num_stages": stages}
+
+
+# By format and tokens of a tile; columns are words for int4, and within one block of scales for fp8.
+TILES = {
+    **{("dense", tokens): _tile(64, 128, 4, 4) for tokens in (16, 32)},
+    **{("dense", tokens): _tile(128, 64, 8, 4) for tokens in (64, 128)},
+    **{("int4", tokens): _tile(64, 32, 4, 4) for tokens in (16, 32)},
+    **{("int4", tokens): _tile(128, 16, 8, 3) for tokens in (64, 128)},
+    **{("fp8", tokens): _tile(64, 128, 4, 4) for tokens in (16, 32)},
+    **{("fp8", tokens): _tile(128, 128, 8, 3) for tokens in (64, 128)},
+}
+
+
+def format_of(matrix: Experts) -> str:
+    """Its name among the kernel's constants."""
+    return {DenseExperts: "dense", Int4Experts: "int4", Fp8Experts: "fp8"}[type(matrix)]
+
+
+def operands(matrix: Experts, dtype: torch.dtype) -> dict[str, object]:
+    """What a kernel is told of `matrix`, whose factor is of `dtype`."""
+    zeros: Tensor | None = None
+    match matrix:
+        case DenseExperts(weight):
+            scales, group, columns = weight, (1, 1), weight.shape[2]
+            assert weight.dtype == dtype
+        case Int4Experts(weight, scales, given):
+            zeros = given
+            columns = weight.shape[2]
+            group = (1, columns // scales.shape[2])
+            assert weight.dtype == torch.int32 and columns % scales.shape[2] == 0
+            assert zeros is None or (zeros.shape == scales.shape and zeros.is_contiguous())
+        case Fp8Experts(weight, scales, group):
+            columns = weight.shape[2]
+            assert group[1] >= columns or group[1] % TILES["fp8", 16]["COLUMNS"] == 0
+            assert scales.shape[1:] == (-(-weight.shape[1] // group[0]), -(-columns // group[1]))
+    assert weight.is_contiguous() and scales.is_contiguous()
+    return {
+        "weight": weight, "scales": scales, "zeros": scales if zeros is None else zeros,
+        "columns": columns, "scale_columns": scales.shape[2],
+        "weight_stride": weight.stride(0), "scale_stride": scales.stride(0),
+        "FORMAT": format_of(matrix), "HAS_ZEROS": zeros is not None, "GROUP_ROWS": group[0], "GROUP_COLUMNS": group[1],
+    }  # fmt: skip
