@@ -8,10 +8,21 @@ from torch import Tensor
 from paceline.engine.torch.decoder import AttentionBlock, Decoder, Layer
 from paceline.engine.torch.experts import ExpertBlock
 from paceline.engine.torch.grouped import GroupedBlock
+from paceline.engine.torch.indexer import IndexerBlock
+from paceline.engine.torch.latent import LatentBlock
 from paceline.engine.torch.linear import Linear, Map, TiedHead
 from paceline.engine.torch.loader import Loader
 from paceline.engine.torch.mlp import SwiGlu
-from paceline.model.config import DenseMlp, ExpertMlp, GroupedAttention, Mlp, ModelConfig, Rope
+from paceline.model.config import (
+    DenseMlp,
+    ExpertMlp,
+    GroupedAttention,
+    Indexer,
+    LatentAttention,
+    Mlp,
+    ModelConfig,
+    Rope,
+)
 
 
 class Builder:
@@ -47,6 +58,8 @@ class Builder:
         match attention:
             case GroupedAttention():
                 return self._grouped(i, attention, name)
+            case LatentAttention():
+                return self._latent(i, attention, name)
 
     def _grouped(self, i: int, attention: GroupedAttention, name: str) -> GroupedBlock:
         loader = self._loader
@@ -62,6 +75,34 @@ class Builder:
             qk_norm=qk_norm,
             sinks=loader.tensor(name + "sinks") if attention.sinks else None,
             eps=self._config.norm_eps,
+        )
+
+    def _latent(self, i: int, attention: LatentAttention, name: str) -> LatentBlock:
+        loader, ranked = self._loader, attention.q_rank is not None
+        queries = name + ("q_a_proj" if ranked else "q_proj")
+        return LatentBlock(
+            config=attention,
+            layer=i,
+            down=loader.matrix(queries, name + "kv_a_proj_with_mqa"),
+            q_norm=loader.tensor(name + "q_a_layernorm.weight") if ranked else None,
+            q_up=loader.matrix(name + "q_b_proj") if ranked else None,
+            kv_norm=loader.tensor(name + "kv_a_layernorm.weight"),
+            kv_up=loader.tensor(name + "kv_b_proj.weight").view(attention.heads, -1, attention.kv_rank),
+            out=loader.matrix(name + "o_proj"),
+            indexer=self._indexer(i, attention.indexer, name + "indexer."),
+        )
+
+    def _indexer(self, i: int, indexer: Indexer | None, name: str) -> IndexerBlock | None:
+        if indexer is None or indexer.shared:
+            return None
+        loader = self._loader
+        return IndexerBlock(
+            config=indexer,
+            layer=i,
+            query=loader.matrix(name + "wq_b"),
+            key=loader.matrix(name + "wk"),
+            key_norm=(loader.tensor(name + "k_norm.weight"), loader.tensor(name + "k_norm.bias")),
+            weights=loader.tensor(name + "weights_proj.weight", dtype=torch.float32),
         )
 
     def _mlp(self, mlp: Mlp, name: str) -> Map:
@@ -95,3 +136,5 @@ def ropes_of(config: ModelConfig) -> Iterator[Rope]:
     for layer in config.layers:
         if layer.attention.rope is not None:
             yield layer.attention.rope
+        if isinstance(layer.attention, LatentAttention) and layer.attention.indexer is not None:
+            yield layer.attention.indexer.rope

@@ -23,7 +23,8 @@ class Forward:
 
     positions: [T]
     rotations: by the way in which a layer rotates
-    selected: what the last sparse-attention indexer chose, for the layers that share it
+    selected: what the last sparse-attention indexer chose, [T, top_k] positions of each row, -1 for none; None when
+        every row attends to all that it sees
     """
 
     positions: Tensor
