@@ -1,8 +1,8 @@
 """The order of bytes in a page, and the profile id that says whose bytes they are.
 
 Layers that look equally far back form page groups of equally many bytes. A page belongs to one group and holds
-`PAGE_TOKENS` positions of its layers; a sequence has, for each group, a page of its own per `PAGE_TOKENS` positions, and
-gives back those that the group's layers no longer see. One pool serves all groups (Jenga, arXiv 2503.18292).
+`PAGE_TOKENS` positions of its layers; a sequence has, for each group, a page per `PAGE_TOKENS` positions, and gives back
+those that the group's layers no longer see. One pool serves all groups (Jenga, arXiv 2503.18292).
 """
 
 import hashlib
@@ -146,7 +146,8 @@ def plan_layout(config: ModelConfig, dtype: KvDtype) -> PageLayout:
     """The layout of a model's pages.
 
     Layers of one span are cut into groups of as many layers as divide the number of layers of every span, so that all
-    pages are equally large. Raises `InvalidRequest` where layers of several spans differ in size, or `dtype` does not fit.
+    pages are equally large. Raises `InvalidRequest` where layers of several spans differ in size, or `dtype` does not
+    fit.
     """
     spans: dict[Span | None, list[list[Plane]]] = {}
     for i, layer in enumerate(config.layers):

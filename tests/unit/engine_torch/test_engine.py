@@ -56,7 +56,7 @@ def test_a_closed_engine_runs_nothing(llama: Reference) -> None:
 @pytest.mark.parametrize("dtype", get_args(ComputeDtype))
 @pytest.mark.parametrize("kv_dtype", get_args(KvDtype))
 def test_number_formats(dtype: ComputeDtype, kv_dtype: KvDtype, llama: Reference) -> None:
-    """Rounding to 8 bits of mantissa moves logits by about a hundredth; pages hold what was computed."""
+    """Rounding to 8 bits of mantissa moves logits by about a hundredth, to 4 bits by more; pages hold what was computed."""
     engine = open_engine("torch", llama.files, dtype=dtype, kv_dtype=kv_dtype, threads=1)
     engine.load(lambda done, total: None)
     engine.bind(np.full((4, engine.layout.page_bytes), 0xFF, dtype=np.uint8))
@@ -65,7 +65,8 @@ def test_number_formats(dtype: ComputeDtype, kv_dtype: KvDtype, llama: Reference
     found = engine.execute(make_step(Rows(tokens[70:], 70, [2, 1])))
     expected = llama.logits(tokens)[70:]
     exact = dtype == kv_dtype == "float32"
-    assert np.abs(found - expected).max() <= (1e-4 if exact else 0.1) * np.abs(expected).max()
+    bound = 1e-4 if exact else 0.3 if kv_dtype.startswith("fp8") else 0.1
+    assert np.abs(found - expected).max() <= bound * np.abs(expected).max()
     assert exact or not np.array_equal(found, expected)
 
 

@@ -4,13 +4,16 @@ from functools import cached_property
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from paceline.contracts.errors import InvalidRequest
 from paceline.engine.interface import Pages, Progress
 from paceline.engine.layout import KvDtype, plan_layout
+from paceline.engine.profile import KvProfile, needs_scales
 from paceline.engine.step import Float32, Step
 from paceline.engine.torch.attention import StepAttention
 from paceline.engine.torch.build import Builder, ropes_of
+from paceline.engine.torch.calibrate import calibrate, sample_tokens
 from paceline.engine.torch.decoder import Decoder, Forward
 from paceline.engine.torch.loader import Loader
 from paceline.engine.torch.pool import PagePool
@@ -42,6 +45,7 @@ class TorchEngine:
         self._threads = threads
         self._model: Decoder | None = None
         self._pool: PagePool | None = None
+        self._kv_dtype = kv_dtype
         self.layout = plan_layout(self._config, kv_dtype)
 
     @property
@@ -65,12 +69,16 @@ class TorchEngine:
         stored = open_weights(self._files, self._config)
         with torch.inference_mode():
             loader = Loader(stored, self._dtype, self._device, progress)
-            self._model = Builder(self._config, loader).decoder()
+            model = Builder(self._config, loader).decoder()
             self._ropes = Ropes(ropes_of(self._config), self._device, self._dtype)
+            scales = self._calibrate(model) if needs_scales(self.layout) else ()
+        self.profile = KvProfile(self.fingerprint, self._kv_dtype, self.layout, scales)
+        self._model = model
 
     def bind(self, pages: Pages) -> None:
         with torch.inference_mode():
-            self._pool = PagePool(torch.from_numpy(pages), self.layout, {})
+            scales = {key: self._scale(values) for key, values in self.profile.plane_scales()}
+            self._pool = PagePool(torch.from_numpy(pages), self.layout, scales)
 
     @torch.inference_mode()
     def execute(self, step: Step) -> Float32:
@@ -89,6 +97,13 @@ class TorchEngine:
         )
         result: Float32 = logits.to("cpu", torch.float32).contiguous().numpy()
         return result
+
+    def _calibrate(self, model: Decoder) -> tuple[float, ...]:
+        tokens = sample_tokens(self._files, self._config)
+        return calibrate(model, self._config, self._ropes, self.layout, tokens, self._dtype)
+
+    def _scale(self, values: tuple[float, ...]) -> Tensor:
+        return torch.tensor(values, device=self._device).view(-1, 1, 1)
 
     def close(self) -> None:
         self._model = None
