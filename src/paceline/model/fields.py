@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,15 @@ class Fields:
         if not all(type(i) is int and 0 <= i < 2**31 for i in ids):
             raise self._wrong(key, value, "a token id or a list of them")
         return frozenset(ids)
+
+    def wholes(self, key: str, default: Sequence[int]) -> Sequence[int]:
+        """A list of whole numbers from 0 to 2**31."""
+        if key not in self:
+            return default
+        value = self._get(key, _MISSING)
+        if not isinstance(value, list) or not all(type(v) is int and 0 <= v < 2**31 for v in value):
+            raise self._wrong(key, value, "a list of whole numbers that are not negative")
+        return value
 
     def words(self, key: str) -> tuple[str, ...]:
         """A list of strings."""

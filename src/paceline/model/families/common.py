@@ -1,5 +1,7 @@
 """Fields that all families spell alike."""
 
+from collections.abc import Collection, Sequence
+
 from paceline.model.config import (
     LinearRope,
     Llama3Rope,
@@ -24,10 +26,20 @@ def layer_count(fields: Fields) -> int:
     return layers
 
 
-def rope(fields: Fields, head_dim: int, *, interleaved: bool = False, theta: float = THETA) -> Rope:
-    """Rotary positions of heads of `head_dim`, of which a part may stay as it is."""
+def layer_types(fields: Fields, default: Sequence[str], known: Collection[str]) -> Sequence[str]:
+    """The kind of each layer's attention, one of `known`; `default` when the file does not say."""
+    types = fields.words("layer_types") if "layer_types" in fields else default
+    if len(types) != len(default) or not set(types) <= set(known):
+        raise fields.refuse(f"layer_types is not {' or '.join(known)} for each of {len(default)} layers")
+    return types
+
+
+def rope(
+    fields: Fields, head_dim: int, *, interleaved: bool = False, theta: float = THETA, part: float = 1.0
+) -> Rope:
+    """Rotary positions of heads of `head_dim`. `theta`, and `part`, which is rotated, hold if the file does not say."""
     parameters = rope_fields(fields)
-    part = parameters.number("partial_rotary_factor", fields.number("partial_rotary_factor", 1.0))
+    part = parameters.number("partial_rotary_factor", fields.number("partial_rotary_factor", part))
     if not 0.0 < part <= 1.0:
         raise fields.refuse(f"partial_rotary_factor {part} is not above 0 and at most 1")
     return Rope(
