@@ -45,6 +45,33 @@ _YARN_ROPE = {
     "factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+_DEEPSEEK_YARN = _YARN_ROPE | {"mscale": 1.0, "mscale_all_dim": 0.7}
+# Neither norm of a latent follows rms_norm_eps, which is large enough here to show.
+_LATENT: dict[str, Any] = _SHAPE | {
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "q_lora_rank": 40,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 24,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 20,
+    "rms_norm_eps": 0.05,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 48,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+    "routed_scaling_factor": 1.5,
+}
+# Fewer heads than 32 leave exact ties between positions that no head wants.
+_SPARSE: dict[str, Any] = _LATENT | {
+    "num_hidden_layers": 4,
+    "index_n_heads": 32,
+    "index_head_dim": 24,
+    "index_topk": 37,
+    "mlp_layer_types": ["dense", "sparse", "dense", "sparse"],
+}
 
 MODELS: dict[str, Callable[[], Any]] = {
     "llama": lambda: transformers.LlamaConfig(**_SHAPE, tie_word_embeddings=True),
@@ -52,6 +79,16 @@ MODELS: dict[str, Callable[[], Any]] = {
     "yarn-rope": lambda: transformers.LlamaConfig(**_SHAPE, rope_parameters=_YARN_ROPE),
     "qwen2": lambda: transformers.Qwen2Config(**_SHAPE, tie_word_embeddings=True),
     "qwen3": lambda: transformers.Qwen3Config(**_SHAPE, head_dim=16),
+    "deepseek_v3": lambda: transformers.DeepseekV3Config(
+        **_LATENT | {"n_group": 4, "topk_group": 2, "n_shared_experts": 2}, rope_parameters=_DEEPSEEK_YARN
+    ),
+    "kimi_k2": lambda: transformers.DeepseekV3Config(
+        **_LATENT | {"q_lora_rank": None}, rope_interleave=False
+    ),
+    "glm4_moe_lite": lambda: transformers.Glm4MoeLiteConfig(**_LATENT, attention_bias=True),
+    "glm_moe_dsa": lambda: transformers.GlmMoeDsaConfig(
+        **_SPARSE, indexer_types=["full", "shared", "full", "shared"]
+    ),
 }
 
 
@@ -82,6 +119,9 @@ def save_model(name: str, directory: Path, **options: Any) -> Reference:
             # Left alone, norms are one and biases zero, and mixing two of them up would go unseen.
             if "norm" in parameter_name or "bias" in parameter_name:
                 parameter.add_(torch.randn_like(parameter) * 0.2)
+        for buffer_name, buffer in model.named_buffers():
+            if "bias" in buffer_name:
+                buffer.add_(torch.randn_like(buffer) * 0.2)
     model.save_pretrained(directory, **options)
     return Reference(directory, model)
 
