@@ -104,7 +104,7 @@ def test_values_survive(name: str, source: KvDtype, target: KvDtype) -> None:
         a = before.plane(plane.layer, plane.kind)[1].gather(table, torch.float32)
         b = after.plane(plane.layer, plane.kind)[1].gather(table, torch.float32)
         assert torch.isfinite(a).all()
-        assert (a - b).abs().max() <= 0.04 * a.abs().max()
+        assert (a - b).abs().max() <= a.abs().max() / 15  # e4m3 rounds by up to a sixteenth
 
 
 def test_other_models_are_refused() -> None:
