@@ -1,14 +1,17 @@
-"""One naming and one row order for the weights of either kind of file: Hugging Face's, without its `model.`"""
+"""One naming and one row order for the weights of either kind of file: that of `parts`."""
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import TypeAlias
 
 import numpy as np
 
 from paceline.contracts.errors import InvalidRequest
 from paceline.model.config import GroupedAttention, ModelConfig
 from paceline.model.files import ModelFiles
+from paceline.model.fused import TransposedTensor, open_expert
 from paceline.model.gguf import GgufFile
-from paceline.model.parts import parts
+from paceline.model.names import Names
+from paceline.model.parts import Part, parts
 from paceline.model.safetensors import SafetensorsDirectory
 from paceline.model.stored import StoredTensor
 
@@ -32,32 +35,46 @@ _GGUF_LAYER = {
 }
 
 
-class _Source(Protocol):
-    def tensor(self, name: str) -> StoredTensor: ...
+Stored: TypeAlias = StoredTensor | TransposedTensor
 
 
-def open_weights(files: ModelFiles, config: ModelConfig) -> dict[str, StoredTensor]:
+def open_weights(files: ModelFiles, config: ModelConfig) -> dict[str, Stored]:
     """Views of every tensor that the model needs, by name; nothing is read but headers.
 
     Raises `InvalidRequest` for a tensor that is missing, damaged, or of another shape than `config` demands.
     """
-    source: _Source = GgufFile(files.path) if files.kind == "gguf" else SafetensorsDirectory(files.path)
-    tensors = {}
-    for part in parts(config):
-        name = part.name
-        stored = source.tensor(_gguf_name(name) if files.kind == "gguf" else _hf_name(name))
-        if stored.shape != part.shape:
-            raise InvalidRequest(
-                f"{files.path}: tensor {name} has shape {stored.shape}, expected {part.shape}"
-            )
-        if files.kind == "gguf" and config.family == "llama":
-            stored = _unpermute(name, stored, config)
-        tensors[name] = stored
-    return tensors
+    open_part = _gguf(files, config) if files.kind == "gguf" else _safetensors(files, config)
+    return {part.name: open_part(part) for part in parts(config)}
 
 
-def _hf_name(name: str) -> str:
-    return name if name == "lm_head.weight" else "model." + name
+def _safetensors(files: ModelFiles, config: ModelConfig) -> Callable[[Part], Stored]:
+    source = SafetensorsDirectory(files.path)
+    names = Names.of(config.family, source)
+
+    def open_part(part: Part) -> Stored:
+        name = names.stored(part.name)
+        if (expert := open_expert(source, name, part.shape)) is not None:
+            return expert
+        return _checked(source.tensor(name), name, part, files)
+
+    return open_part
+
+
+def _gguf(files: ModelFiles, config: ModelConfig) -> Callable[[Part], Stored]:
+    source = GgufFile(files.path)
+
+    def open_part(part: Part) -> Stored:
+        name = _gguf_name(part.name)
+        stored = _checked(source.tensor(name), name, part, files)
+        return _unpermute(part.name, stored, config) if config.family == "llama" else stored
+
+    return open_part
+
+
+def _checked(stored: StoredTensor, name: str, part: Part, files: ModelFiles) -> StoredTensor:
+    if stored.shape != part.shape:
+        raise InvalidRequest(f"{files.path}: tensor {name} has shape {stored.shape}, expected {part.shape}")
+    return stored
 
 
 def _gguf_name(name: str) -> str:

@@ -11,7 +11,7 @@ from paceline.engine.interface import Progress
 from paceline.engine.torch.kernels.experts import DenseExperts, ExpertLayer
 from paceline.engine.torch.linear import Linear, Map
 from paceline.model.config import ExpertMlp, InputSigmoidRouter
-from paceline.model.stored import StoredTensor
+from paceline.model.weights import Stored
 
 # Values converted at a time: the float32 copy of a block stays in the cache.
 _BLOCK = 1 << 18
@@ -21,13 +21,13 @@ class Loader:
     """Converts tensors and reports how many stored bytes are done. Names are those of `model.parts`."""
 
     def __init__(
-        self, stored: Mapping[str, StoredTensor], dtype: torch.dtype, device: torch.device, progress: Progress
+        self, stored: Mapping[str, Stored], dtype: torch.dtype, device: torch.device, progress: Progress
     ) -> None:
         self._stored = stored
         self._dtype = dtype
         self._device = device
         self._progress = progress
-        self._total = sum(t.data.size for t in stored.values())
+        self._total = sum(t.nbytes for t in stored.values())
         self._done = 0
 
     def has(self, name: str) -> bool:
@@ -40,7 +40,7 @@ class Loader:
         joined = torch.empty((rows, *parts[0].shape[1:]), dtype=dtype or self._dtype)
         for target, part in zip(torch.split(joined, [t.shape[0] for t in parts]), parts, strict=True):
             _convert(part, target)
-            self._done += part.data.size
+            self._done += part.nbytes
             self._progress(self._done, self._total)
         return joined.to(self._device)
 
@@ -70,9 +70,9 @@ class Loader:
         )
 
 
-def _convert(stored: StoredTensor, target: Tensor) -> None:
+def _convert(stored: Stored, target: Tensor) -> None:
     """Fill `target`, which has the shape of `stored`."""
-    rows, columns = stored.data.shape[0], prod(stored.shape) // stored.data.shape[0]
+    rows, columns = prod(stored.shape[:-1]), stored.shape[-1]
     target = target.view(rows, columns)
     same_bits = stored.dtype == "BF16" and target.dtype == torch.bfloat16
     stride = max(1, _BLOCK // columns)
