@@ -50,7 +50,7 @@ async def measure(model: str, prompt: int, output: int, repeat: int) -> dict[str
     timer = Timer()
     thread = EngineThread(
         engine,
-        Scheduler(pool, vocab=engine.vocab, context=engine.context, limits=Limits()),
+        Scheduler(pool, engine.layout.groups, vocab=engine.vocab, context=engine.context, limits=Limits()),
         lambda result: timer.on_step(result),
     )
     thread.start()

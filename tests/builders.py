@@ -6,6 +6,7 @@ import numpy as np
 
 from paceline.contracts.hashing import tenant_salt
 from paceline.contracts.messages import Sampling
+from paceline.engine.layout import PageGroup
 from paceline.engine.pages import PagePool, PageTags
 from paceline.engine.plan import Plan, StepResult
 from paceline.engine.sampling import sample
@@ -22,9 +23,14 @@ def make_pool(pages: int = 16) -> PagePool:
 
 
 def make_scheduler(
-    pages: int = 16, step_tokens: int = 256, sequences: int = 8, context: int = 4096
+    pages: int = 16,
+    step_tokens: int = 256,
+    sequences: int = 8,
+    context: int = 4096,
+    groups: Tokens[PageGroup] = (PageGroup(()),),
 ) -> Scheduler:
-    return Scheduler(make_pool(pages), vocab=VOCAB, context=context, limits=Limits(step_tokens, sequences))
+    limits = Limits(step_tokens, sequences)
+    return Scheduler(make_pool(pages), groups, vocab=VOCAB, context=context, limits=limits)
 
 
 def make_sequence(
@@ -39,6 +45,7 @@ def make_sequence(
     stop: frozenset[int] = frozenset(),
     sampling: Sampling | None = None,
     salt: bytes = SALT,
+    groups: int = 1,
 ) -> Sequence:
     tokens = list(range(prompt)) if isinstance(prompt, int) else list(prompt)
     return Sequence(
@@ -53,6 +60,7 @@ def make_sequence(
         arrival=arrival,
         remote=remote,
         hold=hold,
+        groups=groups,
         early=early,
     )
 

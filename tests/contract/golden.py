@@ -111,14 +111,17 @@ GOLDEN: list[tuple[m.Message, bytes]] = [
         m.Withdraw(transfer_id="aa", code="cancelled", message="gone"),
         b'{"type":"withdraw","transfer_id":"aa","code":"cancelled","message":"gone","v":1}',
     ),
-    (m.Lookup(worker="p1", keys=[b"\x00\x01"]), b'{"type":"lookup","worker":"p1","keys":["AAE="],"v":1}'),
+    (
+        m.Lookup(worker="p1", keys=[b"\x00\x01"]),
+        b'{"type":"lookup","worker":"p1","keys":["AAE="],"sparse":false,"v":1}',
+    ),
     (
         m.Lease(lease_id="l1", pages=PAGES, digests=[b"\x00"], transfer=SHM, ttl_s=30.0),
         b'{"type":"lease","lease_id":"l1","pages":'
         + PAGES_JSON
         + b',"digests":["AA=="],"transfer":'
         + SHM_JSON
-        + b',"ttl_s":30.0,"v":1}',
+        + b',"ttl_s":30.0,"found":[],"v":1}',
     ),
     (
         m.Reserve(worker="p1", keys=[b"\x00"], page_bytes=1024),

@@ -237,7 +237,7 @@ async def test_a_commit_for_pages_that_changed_hands_ends_the_request(
         await until(lambda: m.decode.load().pages_used > 0)
         attempt = m.decode.attempts.get(work.request_id, 1)
         assert attempt is not None
-        page = int(attempt.sequence.pages[3])
+        page = int(attempt.sequence.holdings.pages[0, 3])
         await m.decode.host.thread.call(lambda scheduler: scheduler.pool.tags.change(page))
         await until(lambda: answer.end is not None)
         assert isinstance(answer.end, Failed)

@@ -41,6 +41,11 @@ def extend_chain(parent: bytes, tokens: Sequence[int]) -> list[bytes]:
     return hashes
 
 
-def page_key(content_hash: bytes, profile_id: bytes) -> bytes:
-    """The 32-byte key under which the bytes of one page in one KV profile are stored."""
-    return hashlib.sha256(_KEY + profile_id + content_hash).digest()
+def group_key(content_hash: bytes, group: int) -> bytes:
+    """What names the page that holds the KV of one page group for this content; of group 0 the hash itself."""
+    return content_hash if group == 0 else content_hash + group.to_bytes(2, "little")
+
+
+def page_key(group_key: bytes, profile_id: bytes) -> bytes:
+    """The 32-byte key under which the bytes of one page (see `group_key`) in one KV profile are stored."""
+    return hashlib.sha256(_KEY + profile_id + group_key).digest()

@@ -252,7 +252,10 @@ Event: TypeAlias = Started | Done | Failed
 
 class Admit(Message, frozen=True, tag="admit"):
     """Decode has room: push the prompt's pages into `pages`, which follow the first `resident` pages that decode
-    already holds. Each page may be written only while its tag is unchanged."""
+    already holds. Each page may be written only while its tag is unchanged.
+
+    Of each page group, which both sides know by the profile, `pages` names those that the first decoded token sees: by
+    place in the prompt, and by group where several have a page there."""
 
     transfer_id: str
     worker: str
@@ -295,21 +298,25 @@ class Withdraw(Message, frozen=True, tag="withdraw"):
 
 
 class Lookup(Message, frozen=True, tag="lookup"):
-    """Pin the longest stored prefix of `keys` (see `hashing.page_key`)."""
+    """Pin the longest stored prefix of `keys` (see `hashing.page_key`), or with `sparse` all that are stored."""
 
     worker: str
     keys: list[bytes]
+    sparse: bool = False
     v: int = VERSION
 
 
 class Lease(Message, frozen=True, tag="lease"):
-    """Pages that stay where they are until `Release` or `ttl_s`. For reading, `digests` are what they must hold."""
+    """Pages that stay where they are until `Release` or `ttl_s`. For reading, `digests` are what they must hold.
+
+    After a sparse lookup `found` says which of its keys they are, by index."""
 
     lease_id: str
     pages: list[PageRef]
     digests: list[bytes]
     transfer: TransferParams
     ttl_s: float
+    found: list[int] = []
     v: int = VERSION
 
 

@@ -2,7 +2,8 @@
 
 The KV of one position spells its token id and its position. What follows a context is a function of a hash over all
 of the context's KV bytes as they lie in the pages, so that one wrong, missing or displaced byte changes the answer,
-while batching, chunking, handoff, speculation and preemption do not. Tests and load tests run on it.
+while batching, chunking, handoff, speculation and preemption do not. With a `span` there is a second layer, in a page
+group of its own, of which only what the span shows counts. Tests and load tests run on it.
 """
 
 import hashlib
@@ -15,8 +16,8 @@ import numpy.typing as npt
 from paceline.contracts.hashing import PAGE_TOKENS
 from paceline.engine.interface import Pages, Progress
 from paceline.engine.layout import PageGroup, PageLayout, Plane
-from paceline.engine.step import Float32, Step
-from paceline.model.config import ModelConfig
+from paceline.engine.step import Float32, Int32, Step
+from paceline.model.config import ModelConfig, Span
 
 UInt64 = npt.NDArray[np.uint64]
 
@@ -33,9 +34,6 @@ class FakeEngine:
     """Implements `Engine`. One step takes `base_s + token_s * rows` seconds or as long as the arithmetic, if longer."""
 
     name = "fake"
-    layout = PageLayout(
-        (PageGroup((Plane(0, "key", 1, _DIM, "float32"), Plane(0, "value", 1, _DIM, "float32"))),)
-    )
 
     def __init__(
         self,
@@ -45,8 +43,10 @@ class FakeEngine:
         context: int = 8192,
         base_s: float = 0.0,
         token_s: float = 0.0,
+        span: Span | None = None,
     ) -> None:
         """With a `config` the vocabulary, context and end tokens are the model's, so that its tokenizer fits."""
+        self.layout = PageLayout((_group(0, None),) if span is None else (_group(0, None), _group(1, span)))
         self.vocab = config.vocab if config else vocab
         self.context = config.context if config else context
         self.eos_token_ids = config.eos_ids if config else frozenset({0})
@@ -65,12 +65,13 @@ class FakeEngine:
         if self._kv is None:
             raise RuntimeError("execute before bind")
         done = time.monotonic() + self._base_s + self._token_s * len(step.tokens)
-        _move(self._kv, step.moves[0])
-        page, offset = np.divmod(step.slots[0], PAGE_TOKENS)
-        self._kv[page, :, offset] = kv_of(step.tokens, step.positions)
-        states = np.empty(len(step.tokens), dtype=np.uint64)
-        for s in range(step.sequences):
-            _run_sequence(self._kv, step, s, states)
+        states = np.zeros(len(step.tokens), dtype=np.uint64)
+        for g, group in enumerate(self.layout.groups):
+            _move(self._kv, step.moves[g])
+            page, offset = np.divmod(step.slots[g], PAGE_TOKENS)
+            self._kv[page, :, offset] = kv_of(step.tokens, step.positions, g)
+            for s in range(step.sequences):
+                _run_sequence(self._kv, step, s, g, group, states)
         logits = _logits(states[step.logit_rows], self.vocab, self.eos_token_ids)
         time.sleep(max(0.0, done - time.monotonic()))
         return logits
@@ -83,15 +84,21 @@ class FakeEngine:
         tokens = list(prompt)
         for _ in range(count):
             positions = np.arange(len(tokens))
-            terms = _terms(kv_of(np.array(tokens), positions), positions)
-            state = np.add.reduce(terms, keepdims=True)
+            state = np.zeros(1, dtype=np.uint64)
+            for g, group in enumerate(self.layout.groups):
+                terms = _terms(kv_of(np.array(tokens), positions, g), positions, g)
+                state += np.add.reduce(terms[group.first_visible(len(tokens) - 1) :])
             tokens.append(int(_logits(state, self.vocab, self.eos_token_ids)[0].argmax()))
         return tokens[len(prompt) :]
 
 
-def kv_of(tokens: npt.NDArray[np.integer], positions: npt.NDArray[np.integer]) -> Float32:
-    """KV [n, K|V, dim]: K counts up in eighths from the token id, V from the position."""
-    steps = np.arange(_DIM, dtype=np.float32) / np.float32(_DIM)
+def _group(layer: int, span: Span | None) -> PageGroup:
+    return PageGroup((Plane(layer, "kv", 2, _DIM, "float32"),), span)
+
+
+def kv_of(tokens: npt.NDArray[np.integer], positions: npt.NDArray[np.integer], layer: int = 0) -> Float32:
+    """KV [n, K|V, dim]: K counts up in eighths from the token id, V from the position, layer 1 from far above both."""
+    steps = np.arange(_DIM, dtype=np.float32) / np.float32(_DIM) + np.float32(layer << 20)
     kv: Float32 = np.stack([tokens, positions], axis=1).astype(np.float32)[:, :, None] + steps
     return kv
 
@@ -101,29 +108,43 @@ def _move(kv: Float32, moves: npt.NDArray[np.int64]) -> None:
     kv[to_page, :, to_offset] = kv[from_page, :, from_offset]
 
 
-def _run_sequence(pool: Float32, step: Step, s: int, states: UInt64) -> None:
-    """Fill `states` [T] for the rows of sequence s: the hash over all that each row attends to."""
+def _run_sequence(pool: Float32, step: Step, s: int, g: int, group: PageGroup, states: UInt64) -> None:
+    """Add to `states` [T], for the rows of sequence s, the hash over all that each row attends to in one layer."""
     first, last = int(step.query_starts[s]), int(step.query_starts[s + 1])
     drafts = int(np.count_nonzero(step.parents[first:last] >= 0))
     plain = last - drafts
     context = int(step.contexts[s]) - drafts
-    pages = step.page_table[0, s, : -(-context // PAGE_TOKENS)]
-    kv = pool[pages].swapaxes(1, 2).reshape(-1, 2, _DIM)[:context]
-    prefix = np.cumsum(_terms(kv, np.arange(context)), dtype=np.uint64)
-    states[first:plain] = prefix[context - (plain - first) :]
+    begin = group.first_page(context - (plain - first)) * PAGE_TOKENS
+    pages = step.page_table[g, s, begin // PAGE_TOKENS : -(-context // PAGE_TOKENS)]
+    kv = pool[pages].swapaxes(1, 2).reshape(-1, 2, _DIM)[: context - begin]
+    sums = np.zeros(context - begin + 1, dtype=np.uint64)  # sums[i] is of the i positions from `begin` on
+    np.cumsum(_terms(kv, np.arange(begin, context), g), out=sums[1:])
+    positions = step.positions[first:last]
+    visible = np.array([group.first_visible(p) for p in positions.tolist()])
+    ends = np.minimum(positions + 1, context)
+    states[first:last] += sums[ends - begin] - sums[np.minimum(visible, context) - begin]
     if drafts:
-        page, offset = np.divmod(step.slots[0, plain:last], PAGE_TOKENS)
-        terms = _terms(pool[page, :, offset], step.positions[plain:last])
+        page, offset = np.divmod(step.slots[g, plain:last], PAGE_TOKENS)
+        terms = _terms(pool[page, :, offset], step.positions[plain:last], g)
         for row in range(plain, last):
-            parent = int(step.parents[row])
-            before = states[parent] if parent >= plain else prefix[-1]
-            states[row] = np.add(before, terms[row - plain : row - plain + 1])[0]
+            path = [n for n in _path(step.parents, row, plain) if step.positions[n] >= visible[row - first]]
+            states[row : row + 1] += np.add.reduce(terms[np.array(path) - plain], keepdims=True)
 
 
-def _terms(kv: Float32, index: npt.NDArray[np.integer]) -> UInt64:
-    """One well mixed 64-bit number per position, of its KV [n, 2, dim] and its place in the sequence."""
+def _path(parents: Int32, row: int, plain: int) -> list[int]:
+    """A draft row and its ancestors among the rows from `plain` on."""
+    path = []
+    while row >= plain:
+        path.append(row)
+        row = int(parents[row])
+    return path
+
+
+def _terms(kv: Float32, index: npt.NDArray[np.integer], layer: int) -> UInt64:
+    """One well mixed 64-bit number per position, of its KV [n, 2, dim], its place in the sequence and its layer."""
     words = np.ascontiguousarray(kv).reshape(len(kv), 2 * _DIM).view(np.uint64)
-    x = (words * _MULTIPLIERS).sum(axis=1, dtype=np.uint64) ^ (index.astype(np.uint64) * _INDEX)
+    place = index.astype(np.uint64) + np.uint64(layer << 32)
+    x = (words * _MULTIPLIERS).sum(axis=1, dtype=np.uint64) ^ (place * _INDEX)
     return _mix(x)
 
 

@@ -76,7 +76,7 @@ class OutOfPagesError(Exception):
 
 
 class PagePool:
-    """The pages of one worker. Keys are content hashes: one pool holds one KV profile."""
+    """The pages of one worker, of all page groups. Keys are `hashing.group_key`s: one pool holds one KV profile."""
 
     def __init__(self, pages: int, tags: TagTracker) -> None:
         self.total = pages
@@ -117,6 +117,14 @@ class PagePool:
             self.tags.change(page)
             pages.append(page)
         return pages
+
+    def find(self, key: bytes) -> int | None:
+        """The page of `key`, held or cached, if it is here."""
+        return self._page_of.get(key)
+
+    def exclusive(self, pages: Iterable[int]) -> int:
+        """How many of `pages` have a single holder."""
+        return sum(self._holders[page] == 1 for page in pages)
 
     def lookup(self, keys: Iterable[bytes]) -> list[int]:
         """Pages of the longest prefix of `keys` that is here, held or cached. Changes nothing."""

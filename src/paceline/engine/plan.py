@@ -1,6 +1,6 @@
 """What one step runs and what came of it, as plain data between scheduler, engine thread and services."""
 
-from collections.abc import Collection
+from collections.abc import Sequence as Items
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -9,12 +9,13 @@ from paceline.contracts.errors import PacelineError
 from paceline.contracts.hashing import PAGE_TOKENS
 from paceline.contracts.messages import FinishReason, TokenTree
 from paceline.engine.drafts import depths
+from paceline.engine.holdings import Holdings
 from paceline.engine.sequence import Sequence
-from paceline.engine.step import Int64, Step
+from paceline.engine.step import Int32, Int64, Step
 
 
-def _none() -> Int64:
-    return np.empty((1, 0, 2), dtype=np.int64)
+def no_moves(groups: int) -> Int64:
+    return np.empty((groups, 0, 2), dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,10 @@ class Plan:
         """The same work in two steps."""
         middle = len(self.entries) // 2
         first, second = self.entries[:middle], self.entries[middle:]
-        return Plan(build_step(first), first, self.filling), Plan(build_step(second), second, ())
+        groups = len(self.step.page_table)
+        return Plan(build_step(first, groups), first, self.filling), Plan(
+            build_step(second, groups), second, ()
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,7 @@ class StepResult:
     advances: tuple[Advance, ...]
     filling: tuple[Sequence, ...]
     failures: tuple[Failure, ...]
-    moves: Int64 = field(default_factory=_none)
+    moves: Int64 = field(default_factory=lambda: no_moves(1))
 
     def and_then(self, other: "StepResult") -> "StepResult":
         """Both, as if they had been one step whose moves are done."""
@@ -97,46 +101,49 @@ class StepResult:
 
 def build_moves(moves: Int64) -> Step:
     """A step of no tokens that only moves KV."""
-    return replace(build_step([]), moves=moves)
+    return replace(build_step([], len(moves)), moves=moves)
 
 
-def build_step(entries: Collection[Entry]) -> Step:
-    """The flat arrays of `entries`; see `Step` for their meaning."""
+def build_step(entries: Items[Entry], groups: int) -> Step:
+    """The flat arrays of `entries` in a layout of `groups` page groups; see `Step` for their meaning."""
+    rows = np.array([entry.rows for entry in entries], dtype=np.int64)
+    starts = np.concatenate([[0], np.cumsum(rows)])
+    begins = np.array([entry.sequence.computed for entry in entries], dtype=np.int64)
+    # Positions of plain rows; of draft rows only where their KV goes, by order.
+    places = np.arange(starts[-1]) + np.repeat(begins - starts[:-1], rows)
+    positions = places.astype(np.int32)
+    parents = np.full(starts[-1], -1, dtype=np.int32)
     tokens: list[int] = []
-    positions: list[int] = []
-    parents: list[int] = []
     logit_rows: list[int] = []
-    starts, contexts = [0], []
-    slots: list[Int64] = []
-    width = max((e.sequence.held for e in entries), default=0)
-    table = np.zeros((1, len(entries), width), dtype=np.int32)
-    for i, entry in enumerate(entries):
-        sequence, row = entry.sequence, starts[-1]
-        begin = sequence.computed
-        last = begin + entry.own - 1
-        tokens += sequence.tokens[begin : last + 1]
-        positions += range(begin, last + 1)
-        parents += [-1] * entry.own
+    for entry, row, begin in zip(entries, starts.tolist(), begins.tolist(), strict=False):
+        tokens += entry.sequence.tokens[begin : begin + entry.own]
         if entry.drafts is not None:
             tokens += entry.drafts.tokens
-            positions += [last + depth for depth in depths(entry.drafts)]
+            drafted = slice(row + entry.own, row + entry.rows)
+            positions[drafted] = [begin + entry.own - 1 + depth for depth in depths(entry.drafts)]
             # The children of the root hang below the last own row.
-            parents += [row + entry.own + parent for parent in entry.drafts.parents]
+            parents[drafted] = [row + entry.own + parent for parent in entry.drafts.parents]
         if entry.samples:
             logit_rows += range(row + entry.own - 1, row + entry.rows)
-        pages = sequence.pages[: sequence.held].astype(np.int64)
-        where = np.arange(begin, begin + entry.rows, dtype=np.int64)
-        slots.append(pages[where // PAGE_TOKENS] * PAGE_TOKENS + where % PAGE_TOKENS)
-        table[0, i, : sequence.held] = sequence.pages[: sequence.held]
-        starts.append(row + entry.rows)
-        contexts.append(begin + entry.rows)
+    table = _page_table([entry.sequence.holdings for entry in entries], groups)
+    owners = np.repeat(np.arange(len(entries)), rows)
+    pages = table[:, owners, places // PAGE_TOKENS].astype(np.int64)
     return Step(
         tokens=np.asarray(tokens, dtype=np.int32),
-        positions=np.asarray(positions, dtype=np.int32),
-        slots=np.concatenate(slots)[None] if slots else np.empty((1, 0), dtype=np.int64),
-        parents=np.asarray(parents, dtype=np.int32),
-        query_starts=np.asarray(starts, dtype=np.int32),
-        contexts=np.asarray(contexts, dtype=np.int32),
+        positions=positions,
+        slots=pages * PAGE_TOKENS + places % PAGE_TOKENS,
+        parents=parents,
+        query_starts=starts.astype(np.int32),
+        contexts=(begins + rows).astype(np.int32),
         page_table=table,
         logit_rows=np.asarray(logit_rows, dtype=np.int32),
+        moves=no_moves(groups),
     )
+
+
+def _page_table(holdings: Items[Holdings], groups: int) -> Int32:
+    width = max((h.end for h in holdings), default=0)
+    table = np.zeros((groups, len(holdings), width), dtype=np.int32)
+    for i, held in enumerate(holdings):
+        table[:, i, : held.end] = held.pages[:, : held.end]
+    return table

@@ -8,21 +8,26 @@ up (the idea of vLLM V1). A step is filled in this order:
    short turn overtakes a long prompt, but not for ever. In the same order whoever waits gets pages, handoffs and
    preempted sequences included.
 
-Pages for a whole prompt are taken when it is admitted, so that only decoding grows. When a decoding sequence finds no
-page, the latest arrival gives all of its pages back and is recomputed later, prefix cache permitting.
+Pages for a whole prompt are taken or promised when it is admitted (`allocator`), so that only decoding competes. When a
+decoding sequence finds no page, the latest arrival gives all of its pages back and is recomputed later, prefix cache
+permitting.
 """
 
 from collections.abc import Callable
+from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
 import numpy as np
 
 from paceline.contracts.errors import IntegrityError, InternalError
-from paceline.contracts.hashing import PAGE_TOKENS, pages_for
+from paceline.contracts.hashing import PAGE_TOKENS
 from paceline.contracts.messages import CachedTokens, TokenTree
 from paceline.engine import drafts
-from paceline.engine.pages import OutOfPagesError, PagePool
-from paceline.engine.plan import Advance, Entry, Failure, Plan, StepResult, build_step
+from paceline.engine.allocator import Allocator
+from paceline.engine.demand import Demand
+from paceline.engine.layout import PageGroup
+from paceline.engine.pages import PagePool
+from paceline.engine.plan import Advance, Entry, Failure, Plan, StepResult, build_step, no_moves
 from paceline.engine.sequence import Sequence, State
 from paceline.engine.step import Float32, Int64
 
@@ -45,10 +50,16 @@ Sampler = Callable[[Float32, Sequence, int], int]
 class Scheduler:
     """All sequences of one worker. Used by the engine thread alone."""
 
-    def __init__(self, pool: PagePool, *, vocab: int, context: int, limits: Limits) -> None:
+    def __init__(
+        self, pool: PagePool, groups: Items[PageGroup], *, vocab: int, context: int, limits: Limits
+    ) -> None:
+        """`groups` are those of the layout in which `pool` holds pages."""
         self.pool = pool
+        self._demand = Demand(groups, limits.step_tokens)
+        self.allocator = Allocator(pool, groups, self._demand)
         self._vocab = vocab
-        self._largest = min(pool.total, pages_for(context))
+        self._context = context
+        self._largest = min(pool.total, self._demand.most(context))
         self._limits = limits
         self._waiting: list[Sequence] = []
         self._running: list[Sequence] = []  # in order of arrival
@@ -69,7 +80,7 @@ class Scheduler:
         """
         if sequence.state is not State.FILLING:
             raise IntegrityError(f"sequence {sequence.request_id} is {sequence.state.value}, not filling")
-        if len(self._stale(sequence)):
+        if len(self.allocator.stale([sequence])[0]):
             raise IntegrityError(f"pages of sequence {sequence.request_id} changed hands during the handoff")
         self._filling.remove(sequence)
         sequence.computed = len(sequence.tokens)
@@ -77,7 +88,7 @@ class Scheduler:
         sequence.remote = False
         sequence.decoding = True
         self._run(sequence)
-        self._publish(sequence)
+        self.allocator.advance(sequence)
 
     def expect(self, sequence: Sequence) -> None:
         """Somebody has room for the pages of an `early` sequence now."""
@@ -86,22 +97,23 @@ class Scheduler:
     def abort(self, sequence: Sequence) -> None:
         """Forget a sequence in any state and free its pages. Does nothing when it is gone already."""
         self._leave(sequence)
-        self.pool.release(sequence.surrender())
+        self.allocator.release(sequence)
 
     def quarantine(self, sequence: Sequence) -> list[int]:
         """Abort a FILLING sequence whose pages the prefill worker may still write; the pages to end it for."""
-        resident = self._resident_pages(sequence)
         self._leave(sequence)
-        pages = sequence.surrender()
-        self.pool.release(pages[:resident])
-        self.pool.quarantine(pages[resident:])
-        return pages[resident:]
+        return self.allocator.quarantine(sequence, sequence.computed // PAGE_TOKENS)
 
     def offer(self, sequence: Sequence, base: int, tree: TokenTree) -> None:
         """Take a draft for the tokens from position `base` on; wrong or stale ones are ignored."""
         usable = sequence.state is State.RUNNING and base <= len(sequence.tokens)
         if usable and drafts.well_formed(tree, self._vocab):
             sequence.drafts, sequence.draft_base = tree, base
+
+    @property
+    def room(self) -> int:
+        """Positions that a sequence may have."""
+        return self._demand.room(self.pool.total, self._context)
 
     @property
     def idle(self) -> bool:
@@ -140,37 +152,36 @@ class Scheduler:
             if sequence.state is State.WAITING:
                 if blocked or self._is_too_early(sequence) or (budget <= 0 and not sequence.remote):
                     continue
-                if not self._has_room() or not self._take_pages(sequence):
+                if not self._has_room() or not self.allocator.admit(sequence):
                     # Whoever is first in order gets the next free pages: letting others by would starve it.
                     blocked = True
                     continue
                 self._admit(sequence, now)
             if sequence.state is State.FILLING:
                 filling.append(sequence)
-            elif budget > 0:
-                rows = min(sequence.remaining, budget)
+            elif (rows := min(sequence.remaining, budget)) > 0 and self.allocator.extend(
+                sequence, sequence.computed + rows
+            ):
                 entries.append(Entry(sequence, rows, None, samples=rows == sequence.remaining))
                 budget -= rows
         if not entries and not filling:
             return None
-        return Plan(build_step(entries), tuple(entries), tuple(filling))
+        step = build_step(entries, len(self.allocator.groups))
+        return Plan(step, tuple(entries), tuple(filling))
 
     def check(self, plan: Plan) -> list[Failure]:
         """Abort every sequence of the plan that refers to a page under an old tag. One comparison for the batch."""
         if not plan.entries:
             return []
-        pages = np.concatenate([e.sequence.pages[: e.sequence.held] for e in plan.entries]).astype(np.int64)
-        tags = np.concatenate([e.sequence.tags[: e.sequence.held] for e in plan.entries])
-        stale = self.pool.tags.stale(pages, tags)
+        stale, ends = self.allocator.stale([entry.sequence for entry in plan.entries])
         if not len(stale):
             return []
-        ends = np.cumsum([e.sequence.held for e in plan.entries])
         damaged = {int(i) for i in np.searchsorted(ends, stale, side="right")}
         failures = []
         for i in sorted(damaged):
             sequence = plan.entries[i].sequence
             self._leave(sequence)
-            self._forget_pages(sequence)
+            self.allocator.forget(sequence)
             error = IntegrityError(f"request {sequence.request_id} refers to pages that changed hands")
             failures.append(Failure(sequence, error))
         return failures
@@ -179,7 +190,7 @@ class Scheduler:
         """Sample, verify drafts, advance every sequence, publish full pages, end what is finished."""
         advances: list[Advance] = []
         failures: list[Failure] = []
-        moves: list[tuple[int, int]] = []
+        moves: list[tuple[Int64, Int64]] = []
         row = 0
         for entry in plan.entries:
             rows = logits[row : row + entry.wanted]
@@ -189,7 +200,7 @@ class Scheduler:
             except ValueError as error:
                 self.abort(entry.sequence)
                 failures.append(Failure(entry.sequence, InternalError(f"no token can be sampled: {error}")))
-        pairs: Int64 = np.asarray(moves, dtype=np.int64).reshape(1, -1, 2)
+        pairs = np.array(moves).transpose(2, 0, 1) if moves else no_moves(len(self.allocator.groups))
         return StepResult(tuple(advances), plan.filling, tuple(failures), pairs)
 
     def fail(self, plan: Plan, error: InternalError) -> StepResult:
@@ -219,23 +230,9 @@ class Scheduler:
 
         Otherwise a prefill and a decode worker deadlock, each full of pages of requests that the other has no room for.
         """
-        return sequence.early and self.pool.available - pages_for(len(sequence.tokens)) < self._largest
-
-    def _take_pages(self, sequence: Sequence) -> bool:
-        """Reuse the longest cached prefix and allocate the rest of the pages of `tokens`."""
-        # At least one token has to run, for the logits behind it.
-        reusable = sequence.hashes[: (len(sequence.tokens) - 1) // PAGE_TOKENS]
-        prefix = self.pool.lookup(reusable)
-        self.pool.acquire(prefix)
-        try:
-            fresh = self.pool.allocate(pages_for(len(sequence.tokens)) - len(prefix))
-        except OutOfPagesError:
-            self.pool.release(prefix)
+        if not sequence.early:
             return False
-        sequence.take(prefix + fresh, self.pool.tags)
-        sequence.computed = len(prefix) * PAGE_TOKENS
-        sequence.published = len(prefix)
-        return True
+        return self.allocator.spare - self._demand.most(len(sequence.tokens)) < self._largest
 
     def _has_room(self) -> bool:
         return len(self._running) + len(self._filling) < self._limits.sequences
@@ -266,21 +263,19 @@ class Scheduler:
 
     def _grow(self, sequence: Sequence, tokens: int, *, preempt: bool) -> bool:
         """Have pages for `tokens` positions."""
-        while (missing := pages_for(tokens) - sequence.held) > 0:
-            try:
-                sequence.take(self.pool.allocate(missing), self.pool.tags)
-            except OutOfPagesError:
-                if not preempt:
-                    return False
-                victim = self._running[-1]
-                self._preempt(victim)
-                if victim is sequence:
-                    return False
+        while not self.allocator.extend(sequence, tokens):
+            # One that does not decode yet has a promise, which is kept in a moment.
+            if not preempt or not sequence.decoding:
+                return False
+            victim = self._running[-1]
+            self._preempt(victim)
+            if victim is sequence:
+                return False
         return True
 
     def _preempt(self, sequence: Sequence) -> None:
         self._running.remove(sequence)
-        self.pool.release(sequence.surrender())
+        self.allocator.release(sequence)
         sequence.state = State.WAITING
         sequence.hash_full_pages()
         self._waiting.append(sequence)
@@ -292,7 +287,7 @@ class Scheduler:
         entry: Entry,
         logits: Float32,
         sample: Sampler,
-        moves: list[tuple[int, int]],
+        moves: list[tuple[Int64, Int64]],
         seconds: float,
     ) -> Advance:
         sequence = entry.sequence
@@ -306,7 +301,8 @@ class Scheduler:
         if entry.samples:
             self._extend(entry, logits, sample, moves)
             sequence.decoding = True
-        self._publish(sequence)
+            self.allocator.settle(sequence)
+        self.allocator.advance(sequence)
         tokens = tuple(sequence.tokens[sequence.prompt_tokens + index :])
         advance = Advance(
             sequence, index, tokens, sequence.computed, sequence.prompt_compute, sequence.finish_reason
@@ -315,9 +311,12 @@ class Scheduler:
             self._finish(sequence)
         return advance
 
-    def _extend(self, entry: Entry, logits: Float32, sample: Sampler, moves: list[tuple[int, int]]) -> None:
+    def _extend(
+        self, entry: Entry, logits: Float32, sample: Sampler, moves: list[tuple[Int64, Int64]]
+    ) -> None:
         """Append the sampled tokens up to the one that ends the sequence, with their KV in order of position."""
         sequence, base = entry.sequence, entry.sequence.computed
+        holdings = sequence.holdings
         ended = False
 
         def next_token(node: int) -> int:
@@ -332,7 +331,7 @@ class Scheduler:
         _, path = drafts.verify(entry.drafts, next_token)
         for depth, node in enumerate(path):
             if node != depth:
-                moves.append((sequence.slot(base + node), sequence.slot(base + depth)))
+                moves.append((holdings.slots(base + node), holdings.slots(base + depth)))
         sequence.computed = base + len(path)
         sequence.accepted += len(path)
         sequence.drafted += entry.wanted - 1
@@ -344,24 +343,13 @@ class Scheduler:
             sequence.finish_reason = "length"
         return sequence.finish_reason is not None
 
-    def _publish(self, sequence: Sequence) -> None:
-        """Offer the pages that became full to other sequences of the tenant."""
-        full = sequence.computed // PAGE_TOKENS
-        if full <= sequence.published:
-            return
-        if full > len(sequence.hashes):
-            sequence.hash_full_pages()
-        for i in range(sequence.published, full):
-            self.pool.publish(int(sequence.pages[i]), sequence.hashes[i])
-        sequence.published = full
-
     def _finish(self, sequence: Sequence) -> None:
         self._running.remove(sequence)
         if sequence.hold:
             sequence.state = State.HELD
         else:
             sequence.state = State.GONE
-            self.pool.release(sequence.surrender())
+            self.allocator.release(sequence)
 
     # States.
 
@@ -377,20 +365,6 @@ class Scheduler:
         if sequence.state in lists:
             lists[sequence.state].remove(sequence)
         sequence.state = State.GONE
-
-    def _forget_pages(self, sequence: Sequence) -> None:
-        """Release the pages that are still the sequence's own; the others belong to somebody else now."""
-        stale = set(self._stale(sequence).tolist())
-        pages = sequence.surrender()
-        self.pool.release([page for i, page in enumerate(pages) if i not in stale])
-
-    def _stale(self, sequence: Sequence) -> Int64:
-        pages = sequence.pages[: sequence.held].astype(np.int64)
-        return self.pool.tags.stale(pages, sequence.tags[: sequence.held])
-
-    @staticmethod
-    def _resident_pages(sequence: Sequence) -> int:
-        return sequence.computed // PAGE_TOKENS
 
 
 def _urgency(sequence: Sequence, now: float) -> tuple[float, float]:

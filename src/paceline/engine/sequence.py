@@ -3,12 +3,9 @@
 from dataclasses import dataclass, field
 from enum import Enum
 
-import numpy as np
-import numpy.typing as npt
-
 from paceline.contracts.hashing import PAGE_TOKENS, extend_chain, pages_for
-from paceline.contracts.messages import CachedTokens, FinishReason, PageRef, Sampling, TokenTree
-from paceline.engine.pages import TagTracker
+from paceline.contracts.messages import CachedTokens, FinishReason, Sampling, TokenTree
+from paceline.engine.holdings import Holdings
 from paceline.engine.sampling import Adjustments, adjustments_for
 
 
@@ -26,7 +23,7 @@ class Sequence:
     """Positions [0, computed) have KV in pages; `tokens` from there on are still to be run.
 
         tokens          prompt ............ | output .........
-        pages[:held]    [ full ][ full ][ partial ]            one per PAGE_TOKENS positions
+        holdings        [ full ][ full ][ partial ]            one per PAGE_TOKENS positions and page group
         hashes          [  0   ][  1   ]                       of full pages of `tokens`, computed or not
 
     `limit` is the number of tokens at which it ends with reason "length". Only the engine thread touches a sequence
@@ -45,12 +42,11 @@ class Sequence:
     arrival: float
     remote: bool = False  # pages come from a prefill worker
     hold: bool = False  # keep the pages when finished, until released
+    groups: int = 1  # page groups of the engine's layout
     early: bool = False  # nobody has room for its pages yet, so that they would be parked
     state: State = State.NEW
     computed: int = 0
-    pages: npt.NDArray[np.int32] = field(init=False)  # [pages_for(limit)], of which `held` are in use
-    tags: npt.NDArray[np.uint64] = field(init=False)  # the tag that each page bore when it was taken
-    held: int = 0
+    holdings: Holdings = field(init=False)
     hashes: list[bytes] = field(default_factory=list)
     published: int = 0  # pages offered to the prefix cache
     imported: int = 0  # tokens that were fetched from the kvstore for this sequence
@@ -68,8 +64,7 @@ class Sequence:
     adjustments: Adjustments | None = None
 
     def __post_init__(self) -> None:
-        self.pages = np.zeros(pages_for(self.limit), dtype=np.int32)
-        self.tags = np.zeros(pages_for(self.limit), dtype=np.uint64)
+        self.holdings = Holdings(self.groups, pages_for(self.limit))
         prompt, output = self.tokens[: self.prompt_tokens], self.tokens[self.prompt_tokens :]
         self.adjustments = adjustments_for(self.sampling, prompt, output)
 
@@ -82,27 +77,10 @@ class Sequence:
         """Tokens whose KV is missing; 1 means that the sequence decodes."""
         return len(self.tokens) - self.computed
 
-    def refs(self, start: int, stop: int) -> list[PageRef]:
-        """Pages [start, stop) of the sequence with the tags that it recorded for them."""
-        pages, tags = self.pages[start:stop].tolist(), self.tags[start:stop].tolist()
-        return [PageRef(page, tag) for page, tag in zip(pages, tags, strict=True)]
-
-    def slot(self, position: int) -> int:
-        """Where the KV of `position` lives; see `Step`."""
-        return int(self.pages[position // PAGE_TOKENS]) * PAGE_TOKENS + position % PAGE_TOKENS
-
-    def take(self, pages: list[int], tracker: TagTracker) -> None:
-        """Append `pages`, which this sequence holds from now on."""
-        end = self.held + len(pages)
-        self.pages[self.held : end] = pages
-        self.tags[self.held : end] = [tracker.tag(page) for page in pages]
-        self.held = end
-
-    def surrender(self) -> list[int]:
-        """The pages that were held, in order; the sequence has none any more."""
-        pages: list[int] = self.pages[: self.held].tolist()
-        self.held = self.computed = self.published = 0
-        return pages
+    def surrender(self) -> None:
+        """Nothing of the sequence is in pages any more."""
+        self.holdings.clear()
+        self.computed = self.published = 0
 
     def append(self, token: int) -> None:
         """`token` is the next one of the output."""

@@ -9,7 +9,6 @@ from pathlib import Path
 import structlog
 
 from paceline.contracts.errors import ContextTooLong
-from paceline.contracts.hashing import PAGE_TOKENS
 from paceline.contracts.messages import Load, ModelInfo, Work
 from paceline.engine.layout import KvDtype
 from paceline.engine.pages import NoTags, PagePool, PageTags
@@ -54,12 +53,13 @@ class EngineHost:
         self._exits = AsyncExitStack()
         self.profile_id = self._engine.layout.profile_id(self._engine.fingerprint)
         self.page_bytes = self._engine.layout.page_bytes
+        self.groups = self._engine.layout.groups
 
     async def start(self, on_step: Callable[[StepResult], None]) -> None:
         """Load the weights, take the pages, and be ready for sequences."""
         began = time.monotonic()
         await asyncio.to_thread(self._engine.load, _log_progress())
-        pages = plan_pages(self.page_bytes, self._settings.kv_bytes, free_memory())
+        pages = plan_pages(self._engine.layout, self._settings.kv_bytes, free_memory())
         self.arena = Arena.create(pages, self.page_bytes)
         self._exits.callback(self.arena.close)
         await asyncio.to_thread(self.arena.populate)
@@ -69,7 +69,7 @@ class EngineHost:
         self._pool = PagePool(pages, tracker)
         limits = Limits(self._settings.step_tokens, self._settings.max_sequences)
         self._scheduler = Scheduler(
-            self._pool, vocab=self._engine.vocab, context=self._engine.context, limits=limits
+            self._pool, self.groups, vocab=self._engine.vocab, context=self._engine.context, limits=limits
         )
         self.thread = EngineThread(self._engine, self._scheduler, on_step)
         self.thread.start()
@@ -124,7 +124,7 @@ class EngineHost:
         """
         check(work, self._engine.vocab)
         tokens = work.prompt + work.output
-        room = min(self._engine.context, self._pool.total * PAGE_TOKENS)
+        room = self._scheduler.room
         if len(tokens) >= room:
             raise ContextTooLong(
                 f"this worker's maximum context length is {room} tokens, and {len(tokens)} are to be continued"
@@ -145,6 +145,7 @@ class EngineHost:
             arrival=time.monotonic(),
             remote=remote,
             hold=to_hand_over,
+            groups=len(self.groups),
             early=to_hand_over,
         )
 

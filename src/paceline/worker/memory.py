@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from paceline.contracts.errors import InvalidRequest
+from paceline.engine.layout import PageLayout
 
 _MIN_PAGES = 4
 
@@ -15,16 +16,17 @@ def free_memory() -> int:
     raise InvalidRequest("/proc/meminfo has no MemAvailable")
 
 
-def plan_pages(page_bytes: int, wanted_bytes: int, free_bytes: int) -> int:
-    """Pages in `wanted_bytes`, or in a quarter of `free_bytes` where that is less.
+def plan_pages(layout: PageLayout, wanted_bytes: int, free_bytes: int) -> int:
+    """Pages of all groups together in `wanted_bytes`, or in a quarter of `free_bytes` where that is less.
 
     Raises `InvalidRequest` when that is no useful pool.
     """
-    pages = min(wanted_bytes, free_bytes // 4) // page_bytes
-    if pages < _MIN_PAGES:
+    pages = min(wanted_bytes, free_bytes // 4) // layout.page_bytes
+    least = _MIN_PAGES * len(layout.groups)
+    if pages < least:
         raise InvalidRequest(
-            f"a page needs {page_bytes} bytes; {wanted_bytes} wanted and {free_bytes} free bytes hold {pages} pages, "
-            f"at least {_MIN_PAGES} are needed",
+            f"a page needs {layout.page_bytes} bytes; {wanted_bytes} wanted and {free_bytes} free bytes hold {pages} "
+            f"pages, at least {least} are needed",
             param="PACELINE_KV_BYTES",
         )
     return pages

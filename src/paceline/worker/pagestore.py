@@ -1,36 +1,48 @@
 """A worker's access to the node's kvstore: fetch the prefix that a prompt lacks, save the pages that it made.
 
-Both only ever help: when the store is away, slow or full, the worker computes. A fetched page counts as cached only
-after its digest was compared, so that a wrong byte in the store is a miss.
+Both only ever help: when the store is away, slow or full, the worker computes. What is saved of a prompt is what the
+first row behind its full pages sees: of the page groups without span all pages, of those with one the last few.
 """
 
 import asyncio
+from collections.abc import Collection
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
 
 import structlog
-import xxhash
 
 from paceline.bus import rpc
 from paceline.contracts import subjects
-from paceline.contracts.errors import IntegrityError, PacelineError
-from paceline.contracts.hashing import PAGE_TOKENS, page_key
-from paceline.contracts.messages import Beacon, Lease, Lookup, Publish, Release, Reserve, Reserved
+from paceline.contracts.errors import PacelineError
+from paceline.contracts.hashing import PAGE_TOKENS, group_key, page_key
+from paceline.contracts.messages import Beacon, Publish, Release, Reserve, Reserved
+from paceline.engine.holdings import places_behind
+from paceline.engine.layout import PageGroup
 from paceline.engine.pages import OutOfPagesError
+from paceline.engine.prefixes import longest_prefix
 from paceline.engine.scheduler import Scheduler
 from paceline.engine.sequence import Sequence
 from paceline.runtime.context import Context
 from paceline.transport.interface import RemotePages
 from paceline.worker.host import EngineHost
+from paceline.worker.loans import Loan, borrow, copy_in, digest
 
 log = structlog.get_logger(__name__)
 
-LOOKUP_S = 0.5
 MAX_UNSAVED = 64
 """Prompts whose pages wait to be saved; more are not saved at all."""
 
 
-def digest(page: "memoryview | bytes") -> bytes:
-    """xxh3-128 of a page's bytes: against accidents, not against an attacker."""
-    return xxhash.xxh3_128_digest(page)
+MAX_SPARSE = 4096
+"""Keys of one lookup in the page groups with a span, those of the longest prefixes: what a message holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Local:
+    """What the pool has of a prompt: pages that can be reused, and pages that the groups without span have at least."""
+
+    reusable: int
+    lasting: int
 
 
 class PageStore:
@@ -58,11 +70,13 @@ class PageStore:
             return
         sequence.hash_full_pages()
         hashes = sequence.hashes[: (len(sequence.tokens) - 1) // PAGE_TOKENS]
-        have = await self._host.thread.call(lambda s: len(s.pool.lookup(hashes)))
-        if have == len(hashes):
+        local = await self._host.thread.call(lambda s: _look(s, hashes))
+        if local.reusable == len(hashes):
             return
         try:
-            sequence.imported = PAGE_TOKENS * await self._import(store, hashes[have:])
+            if await self._import(store, hashes, local):
+                now = await self._host.thread.call(lambda s: s.allocator.reusable(hashes))
+                sequence.imported = PAGE_TOKENS * max(0, now - local.reusable)
         except (PacelineError, OutOfPagesError) as error:
             log.info("store_fetch_failed", request_id=sequence.request_id, error=str(error))
         except Exception:
@@ -79,46 +93,33 @@ class PageStore:
         stores = self._context.roster.alive("kvstore")
         return next((s for s in stores if s.host == self._context.identity.host and s.state == "ready"), None)
 
-    async def _import(self, store: Beacon, hashes: list[bytes]) -> int:
-        """The number of pages that are in the prefix cache now."""
-        keys = [page_key(h, self._host.profile_id) for h in hashes]
-        lookup = Lookup(worker=self._context.identity.worker, keys=keys)
-        lease = await rpc.call(
-            self._context.bus, subjects.LOOKUP, "kvstore", store.worker, lookup, timeout=LOOKUP_S
-        )
-        damaged: list[bytes] = []
-        try:
-            good = await self._copy_in(lease, hashes) if lease.pages else 0
-            damaged = keys[good : good + 1] if good < len(lease.pages) else []
-        finally:
-            if lease.pages:
-                release = Release(lease_id=lease.lease_id, damaged=damaged)
-                await rpc.call(self._context.bus, subjects.RELEASE, "kvstore", store.worker, release)
-        return good
+    async def _import(self, store: Beacon, hashes: list[bytes], local: _Local) -> bool:
+        """Whether pages of a longer prefix than the pool's own were copied."""
+        groups = self._host.groups
+        full = [g for g, group in enumerate(groups) if group.span is None]
+        spans = [g for g, group in enumerate(groups) if group.span is not None]
+        keys = [group_key(h, g) for h in hashes[local.lasting :] for g in full]
+        async with borrow(self._context, self._host, store, keys) as whole:
+            most = local.lasting + len(whole.keys) // len(full) if full else len(hashes)
+            if most <= local.reusable:
+                return False
+            windows = [group_key(h, g) for h in hashes[:most] for g in spans]
+            if not windows:
+                await self._copy_in(whole, set(keys))
+                return True
+            absent = await self._host.thread.call(lambda s: [k for k in windows if s.pool.find(k) is None])
+            async with borrow(self._context, self._host, store, absent[-MAX_SPARSE:], sparse=True) as parts:
+                missing = set(absent).difference(parts.keys)
+                pages = longest_prefix(groups, most, lambda g, i: group_key(hashes[i], g) not in missing)
+                if pages <= local.reusable:
+                    return False
+                wanted = set(_keys_behind(groups, hashes[:pages]))
+                await self._copy_in(whole, wanted)
+                await self._copy_in(parts, wanted)
+        return True
 
-    async def _copy_in(self, lease: Lease, hashes: list[bytes]) -> int:
-        """Copy the leased pages into own ones; how many were what their digests say."""
-        remote = await self._host.transport.connect(lease.transfer)
-        pages = await self._host.thread.call(lambda s: s.pool.allocate(len(lease.pages)))
-        good = 0
-        try:
-            good = await asyncio.to_thread(self._read, remote, lease, pages)
-        finally:
-            await self._host.thread.call(lambda s: _keep(s, pages, hashes[:good]))
-        self.damaged += good < len(lease.pages)
-        return good
-
-    def _read(self, remote: RemotePages, lease: Lease, pages: list[int]) -> int:
-        for i, (ref, expected) in enumerate(zip(lease.pages, lease.digests, strict=True)):
-            own = self._host.arena.pages[pages[i]]
-            try:
-                remote.read([ref], [own])
-            except IntegrityError:
-                return i
-            if digest(own.data) != expected:
-                log.warning("stored_page_damaged", page=ref.page)
-                return i
-        return len(lease.pages)
+    async def _copy_in(self, loan: Loan, wanted: Collection[bytes]) -> None:
+        self.damaged += not await copy_in(self._host, loan, wanted)
 
     async def _save_all(self) -> None:
         while True:
@@ -145,8 +146,8 @@ class PageStore:
             await self._host.thread.call(lambda s: s.pool.release(list(held.values())))
 
     async def _put(self, store: Beacon, pages: dict[bytes, int]) -> None:
-        """Write those of `pages` (content hash -> own page) that the store does not have."""
-        by_key = {page_key(content_hash, self._host.profile_id): page for content_hash, page in pages.items()}
+        """Write those of `pages` (group key -> own page) that the store does not have."""
+        by_key = {page_key(key, self._host.profile_id): page for key, page in pages.items()}
         if not by_key:
             return
         bus, worker = self._context.bus, self._context.identity.worker
@@ -170,15 +171,26 @@ class PageStore:
         return [digest(page.data) for page in own]
 
 
+def _look(scheduler: Scheduler, hashes: list[bytes]) -> _Local:
+    full = [g for g, group in enumerate(scheduler.allocator.groups) if group.span is None]
+    lasting = 0
+    while lasting < len(hashes) and all(
+        scheduler.pool.find(group_key(hashes[lasting], g)) is not None for g in full
+    ):
+        lasting += 1
+    return _Local(scheduler.allocator.reusable(hashes), lasting)
+
+
 def _hold(scheduler: Scheduler, hashes: list[bytes]) -> dict[bytes, int]:
-    """Keep the pages of these hashes that are still here from being evicted."""
-    pages = dict(zip(hashes, scheduler.pool.lookup(hashes), strict=False))
+    """Keep the pages of the longest prefix that is still here from being evicted: group key -> page."""
+    kept = hashes[: scheduler.allocator.reusable(hashes)]
+    keys = _keys_behind(scheduler.allocator.groups, kept)
+    pages = dict(zip(keys, scheduler.pool.lookup(keys), strict=True))
     scheduler.pool.acquire(pages.values())
     return pages
 
 
-def _keep(scheduler: Scheduler, pages: list[int], hashes: list[bytes]) -> None:
-    """Offer the first of `pages` under `hashes`, and let go of all."""
-    for page, content_hash in zip(pages, hashes, strict=False):
-        scheduler.pool.publish(page, content_hash)
-    scheduler.pool.release(pages)
+def _keys_behind(groups: Items[PageGroup], hashes: list[bytes]) -> list[bytes]:
+    """The group keys of the pages that the first row behind these full pages sees."""
+    places = places_behind(groups, 0, len(hashes) * PAGE_TOKENS)
+    return [group_key(hashes[i], g) for g, i in places]

@@ -334,7 +334,7 @@ def test_a_handoff_fills_pages_and_then_decodes() -> None:
     assert plan is not None
     assert plan.entries == ()
     assert plan.filling == (sequence,)
-    assert (sequence.state, sequence.held) == (State.FILLING, 2)
+    assert (sequence.state, sequence.holdings.end) == (State.FILLING, 2)
     assert scheduler.schedule(0.0) is None
     scheduler.join(sequence, 7)
     plan, result = run(scheduler)
@@ -374,7 +374,7 @@ def test_a_commit_for_pages_that_changed_hands_is_refused() -> None:
     sequence = make_sequence(100, remote=True)
     scheduler.add(sequence)
     scheduler.schedule(0.0)
-    scheduler.pool.tags.change(int(sequence.pages[1]))
+    scheduler.pool.tags.change(int(sequence.holdings.pages[0, 1]))
     with pytest.raises(IntegrityError, match="changed hands"):
         scheduler.join(sequence, 7)
 
@@ -385,7 +385,7 @@ def test_a_reused_page_aborts_the_request_that_refers_to_it_and_no_other() -> No
     scheduler.add(good)
     scheduler.add(bad)
     run(scheduler)
-    scheduler.pool.tags.change(int(bad.pages[0]))  # as if it had been freed and taken by another
+    scheduler.pool.tags.change(int(bad.holdings.pages[0, 0]))  # as if it had been freed and taken by another
     plan = scheduler.schedule(0.0)
     assert plan is not None
     (failure,) = scheduler.check(plan)

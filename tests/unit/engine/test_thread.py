@@ -32,7 +32,9 @@ class Running:
         engine = Picky()
         pool = make_pool(32)
         engine.bind(np.zeros((32, engine.layout.page_bytes), dtype=np.uint8))
-        self.scheduler = Scheduler(pool, vocab=engine.vocab, context=engine.context, limits=Limits())
+        self.scheduler = Scheduler(
+            pool, engine.layout.groups, vocab=engine.vocab, context=engine.context, limits=Limits()
+        )
         self.results: list[StepResult] = []
         self.thread = EngineThread(engine, self.scheduler, self.results.append)
         self.thread.start()

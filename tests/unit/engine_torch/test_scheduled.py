@@ -24,7 +24,9 @@ class Checked:
         self, engine: Engine, reference: Reference, *, pages: int = PAGES, step_tokens: int = 256
     ) -> None:
         self.pool = PagePool(pages, PageTags(np.zeros(pages, dtype=np.uint64)))
-        self.scheduler = Scheduler(self.pool, vocab=VOCAB, context=512, limits=Limits(step_tokens))
+        self.scheduler = Scheduler(
+            self.pool, engine.layout.groups, vocab=VOCAB, context=512, limits=Limits(step_tokens)
+        )
         self._engine = engine
         self._reference = reference
         self.compared = 0

@@ -14,12 +14,13 @@ from paceline.contracts import subjects
 from paceline.contracts.errors import IntegrityError, PacelineError
 from paceline.contracts.hashing import PAGE_TOKENS
 from paceline.contracts.messages import Admit, Commit, PageRef, RemotePrefill, Withdraw
+from paceline.engine.holdings import places_behind
 from paceline.engine.scheduler import Scheduler
 from paceline.engine.sequence import Sequence, State
 from paceline.runtime.context import Context
 from paceline.worker.attempts import Attempt
 from paceline.worker.host import EngineHost
-from paceline.worker.pagestore import digest
+from paceline.worker.loans import digest
 
 log = structlog.get_logger(__name__)
 
@@ -67,7 +68,9 @@ class Handoffs:
         """Tell the prefill worker which pages to fill. The sequence is FILLING. Raises `PacelineError`."""
         sequence = handoff.attempt.sequence
         resident = sequence.computed // PAGE_TOKENS
-        handoff.refs = sequence.refs(resident, sequence.held)
+        handoff.refs = sequence.holdings.refs(
+            places_behind(self._host.groups, resident, len(sequence.tokens))
+        )
         message = Admit(
             transfer_id=handoff.source.transfer_id,
             worker=self._context.identity.worker,

@@ -70,16 +70,18 @@ class KvStoreService:
         await self._tier.close()
 
     async def lookup(self, message: m.Lookup) -> m.Lease:
-        """Pin the longest stored prefix. Without one the lease is empty and needs no release."""
+        """Pin what is stored of the keys. A lease without pages needs no release."""
         self._check_open()
-        lease = self._tier.store.lookup(message.worker, message.keys, self._now())
+        lease = self._tier.store.lookup(message.worker, message.keys, self._now(), sparse=message.sparse)
         self._leases_changed()
+        index = {key: i for i, key in enumerate(message.keys)} if message.sparse else {}
         return m.Lease(
             lease_id=lease.lease_id,
             pages=[page.ref for page in lease.pages],
             digests=[page.digest for page in lease.pages],
             transfer=self._tier.transfer,
             ttl_s=self._settings.kvstore_lease_s,
+            found=[index[page.key] for page in lease.pages] if message.sparse else [],
         )
 
     async def reserve(self, message: m.Reserve) -> m.Reserved:

@@ -94,11 +94,15 @@ class Store:
         # A heap: no long lease at the head of a queue hides others that ran out.
         self._deadlines: list[tuple[float, str]] = []
 
-    def lookup(self, worker: str, keys: Sequence[bytes], now: float) -> ReadLease:
-        """Pin the longest prefix of `keys` that is stored. A lease without pages ends by itself."""
+    def lookup(self, worker: str, keys: Sequence[bytes], now: float, *, sparse: bool = False) -> ReadLease:
+        """Pin the longest prefix of `keys` that is stored, or with `sparse` all that are. A lease without pages
+        ends by itself.
+        """
         pages = []
         for key in keys:
             page = self._index.get(key)
+            if page is None and sparse:
+                continue
             if page is None:
                 break
             self._evictable.pop(key, None)

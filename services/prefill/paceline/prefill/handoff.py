@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from bisect import bisect_left
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import structlog
@@ -11,11 +12,12 @@ from paceline.contracts import subjects
 from paceline.contracts.errors import InvalidRequest, PacelineError, Unavailable
 from paceline.contracts.hashing import PAGE_TOKENS, pages_for
 from paceline.contracts.messages import Admit, Commit, FinishReason, PageRef, Withdraw
+from paceline.engine.holdings import Place, places_behind
 from paceline.runtime.context import Context
 from paceline.transport.interface import RemotePages
 from paceline.worker.attempts import Attempt
 from paceline.worker.host import EngineHost
-from paceline.worker.pagestore import digest
+from paceline.worker.loans import digest
 
 log = structlog.get_logger(__name__)
 
@@ -72,16 +74,14 @@ class Handoff:
     async def run(self) -> None:
         """Push until everything is committed. Raises `PacelineError`."""
         admit = await self._admitted()
+        places = self._places(admit)
         remote = await self._host.transport.connect(admit.transfer)
         digests: list[bytes] = []
-        sent = admit.resident
         while True:
-            ready = self._ready_pages()
+            sent = len(digests)
+            ready = bisect_left(places, self._ready_pages(), key=lambda place: place[1])
             if ready > sent:
-                digests += await self._push(
-                    remote, admit.pages[sent - admit.resident : ready - admit.resident], sent
-                )
-                sent = ready
+                digests += await self._push(remote, admit.pages[sent:ready], places[sent:ready])
             elif self._first_token is not None:
                 break
             else:
@@ -117,13 +117,22 @@ class Handoff:
             self._changed.clear()
         return self._admit.result()
 
+    def _places(self, admit: Admit) -> list[Place]:
+        """Where each page of `admit` belongs. Raises `InvalidRequest` when decode asks for others."""
+        work = self.attempt.work
+        places = places_behind(self._host.groups, admit.resident, len(work.prompt) + len(work.output))
+        if len(places) != len(admit.pages):
+            raise InvalidRequest(f"{len(places)} pages are to be handed over, not {len(admit.pages)}")
+        return places
+
     def _ready_pages(self) -> int:
-        """Pages whose content is final: full ones, and the last one when the prompt is done."""
+        """Pages of the sequence whose content is final: full ones, and the last one when the prompt is done."""
         return self._computed // PAGE_TOKENS if self._first_token is None else pages_for(self._computed)
 
-    async def _push(self, remote: RemotePages, refs: list[PageRef], first: int) -> list[bytes]:
-        sequence = self.attempt.sequence
-        pages = [self._host.arena.pages[page] for page in sequence.pages[first : first + len(refs)]]
+    async def _push(self, remote: RemotePages, refs: list[PageRef], places: list[Place]) -> list[bytes]:
+        # Decode needs none of the pages that the prompt gives back on its way, so that these stay until the end.
+        held = self.attempt.sequence.holdings.pages
+        pages = [self._host.arena.pages[held[place]] for place in places]
 
         def copy() -> list[bytes]:
             remote.write(refs, pages)
