@@ -3,6 +3,7 @@
 import pytest
 
 from paceline.engine.interface import Engine
+from tests.unit.engine_torch.bound import Bound
 from tests.unit.engine_torch.models import MODELS, Reference, save_model, start_engine
 
 
@@ -14,3 +15,8 @@ def reference(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 @pytest.fixture
 def engine(reference: Reference) -> Engine:
     return start_engine(reference.files)
+
+
+@pytest.fixture
+def bound(reference: Reference) -> Bound:
+    return Bound.load(reference)

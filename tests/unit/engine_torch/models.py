@@ -126,9 +126,15 @@ def save_model(name: str, directory: Path, **options: Any) -> Reference:
     return Reference(directory, model)
 
 
-def start_engine(files: ModelFiles) -> Engine:
-    """A float32 engine over pages that hold NaN, as pages of another life might."""
+def load_engine(files: ModelFiles) -> Engine:
+    """A float32 engine without pages."""
     engine = open_engine("torch", files, dtype="float32", kv_dtype="float32", device="cpu", threads=1)
     engine.load(lambda done, total: None)
+    return engine
+
+
+def start_engine(files: ModelFiles) -> Engine:
+    """A float32 engine over pages that hold NaN, as pages of another life might."""
+    engine = load_engine(files)
     engine.bind(np.full((PAGES, engine.layout.page_bytes), 0xFF, dtype=np.uint8))
     return engine
