@@ -33,7 +33,10 @@ def assumptions(plan: Plan) -> Iterator[str]:
     if "prefill" in request.roles and request.kv["prefill"] != request.kv.get(
         "decode", request.kv["prefill"]
     ):
-        yield "prefill keeps its KV as --prefill-kv says; pages are converted in the handoff"
+        yield (
+            f"prefill keeps its KV in {request.kv['prefill']} (--prefill-kv); "
+            f"pages become {request.kv['decode']} in the handoff"
+        )
     if any(kv.capped_bytes for kv in plan.whole_kv.values()):
         context = min(request.context or model.config.context, model.config.context)
         yield f"sequences of up to {context:,} tokens (--context): layers with a span hold no more than it of each"

@@ -40,22 +40,24 @@ class KvCost:
         return sum(cost.token_bytes * cost.tokens for cost in self.spans if cost.tokens is not None)
 
     def sequence_bytes(self, tokens: int) -> int:
+        """Of a sequence of `tokens`, in whole pages."""
+        paged = -(-tokens // PAGE_TOKENS) * PAGE_TOKENS
         return sum(
-            cost.token_bytes * (tokens if cost.tokens is None else min(tokens, cost.tokens))
+            cost.token_bytes * (paged if cost.tokens is None else min(paged, cost.tokens))
             for cost in self.spans
         )
 
     def longest(self, pool: int, context: int) -> int:
-        """Tokens of the longest single sequence that fits into `pool` bytes, up to `context`; whole pages."""
-        low, high = 0, context // PAGE_TOKENS
+        """Tokens of the longest single sequence that fits into `pool` bytes, up to `context`."""
+        low, high = 0, -(-context // PAGE_TOKENS)
         while low < high:
             middle = (low + high + 1) // 2
             fits = self.sequence_bytes(middle * PAGE_TOKENS) <= pool
             low, high = (middle, high) if fits else (low, middle - 1)
-        return low * PAGE_TOKENS
+        return min(low * PAGE_TOKENS, context)
 
     def tokens(self, pool: int, context: int) -> int:
-        """Tokens that `pool` bytes hold when every sequence is as long as it can be, at most `context`; whole pages."""
+        """Tokens that `pool` bytes hold in sequences as long as can be, up to `context`; rounded down to pages."""
         length = self.longest(pool, context)
         if not length:
             return 0

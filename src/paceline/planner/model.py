@@ -15,6 +15,7 @@ from paceline.planner.tensors import Tensor, tensors
 SHAPES = Path(config_hf.__file__).parent / "shapes"
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _INDEX = "model.safetensors.index.json"
+_MOST_MTP = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +81,19 @@ def read(directory: Path, name: str) -> Model:
 
 
 def _mtp_layers(text: Fields) -> int:
-    count = text.number("num_nextn_predict_layers", 0)
-    if not 0 <= count <= 16 or count != int(count):
-        raise text.refuse(f"num_nextn_predict_layers {count:g} is no number of layers")
-    return int(count)
+    count = text.whole("num_nextn_predict_layers", 0)
+    if count > _MOST_MTP:
+        raise text.refuse(f"num_nextn_predict_layers {count} is above {_MOST_MTP}")
+    return count
 
 
 def _stored_bytes(directory: Path) -> int | None:
     """By the index, else by the headers of the files."""
     index = directory / _INDEX
     if index.exists():
-        size = read_json(index).section("metadata").number("total_size", 0)
-        if size > 0:
-            return int(size)
+        metadata = read_json(index).section("metadata")
+        if "total_size" in metadata:
+            return int(metadata.number("total_size"))
     sizes = [_data_bytes(path) for path in directory.glob("*.safetensors")]
     return sum(sizes) if sizes else None
 

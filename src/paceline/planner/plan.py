@@ -62,6 +62,7 @@ class Profile:
     weights, workspace, pool: bytes; the pool may be negative, when the weights alone do not fit
     tokens_per_gpu: of the sequences on one GPU;  tokens: of all data-parallel ranks together
     longest: tokens of the longest single sequence
+    fits: when it is as long as asked for, or takes a chunk of prefill
     """
 
     role: Role
@@ -183,10 +184,10 @@ def _profile(request: Request, role: Role, per_gpu: list[int]) -> Profile:
 
 
 def _stage(request: Request, role: Role, context: int, space: Workspace, weights: int, kv: KvCost) -> Profile:
-    pool = request.kv_pool
-    if pool is None:
-        pool = request.gpu_memory - request.reserve - weights - space.bytes
+    left = request.gpu_memory - request.reserve - weights - space.bytes
+    pool = left if request.kv_pool is None else request.kv_pool
     tokens, longest = kv.tokens(pool, context), kv.longest(pool, context)
+    enough = context if request.context else min(context, request.chunk)
     return Profile(
         role=role,
         kv_dtype=request.kv[role],
@@ -197,7 +198,7 @@ def _stage(request: Request, role: Role, context: int, space: Workspace, weights
         tokens_per_gpu=tokens,
         tokens=tokens * request.parallel.dp,
         longest=longest,
-        fits=longest >= (context if request.context else min(context, request.chunk)),
+        fits=pool <= left and longest >= enough,
     )
 
 

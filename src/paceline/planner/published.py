@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 
 from paceline.engine.layout import KvDtype, plan_layout
 from paceline.planner.kv import KvCost, kv_cost
-from paceline.planner.mix import GROUPS, Mix, fp8, int4_experts, native
+from paceline.planner.mix import GROUPS, Mix, Rest, fp8, int4_experts, native
 from paceline.planner.model import Model, find
 from paceline.planner.parallel import Parallel
 from paceline.planner.plan import Request, fewest, local_bytes, whole_bytes
@@ -24,6 +24,12 @@ Verdict: TypeAlias = Literal["explained", "inside the range", "not explained"]
 _H200 = 141
 _TP8 = Parallel(tp=8)
 _UNITS = (("GB", GB), ("GiB", GIB))
+_RESTS: tuple[Rest, ...] = ("bf16", "fp8")
+_KIMI_LIKE = "group 32, rest BF16"
+_SHOWN = 3
+
+Share: TypeAlias = Callable[[Model, Mix, bool], float]
+"""Bytes of a model's weights, all or one GPU's, with or without those for multi-token prediction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,29 +78,55 @@ def _kimi_tokens() -> Iterator[Claim]:
 
 
 def _glm(model: Model) -> Iterator[Claim]:
-    eight = fp8()
-    four = {f"group {g}, rest {r}": int4_experts(g, r) for g in GROUPS for r in ("bf16", "fp8")}
-    kimi_like = int4_experts(32, "bf16")
-    for what, published, ours, mixes, share in (
-        ("weights in FP8", 705, eight, [eight], _whole),
-        ("weights in INT4", 421, kimi_like, [*four.values()], _whole),
-        ("FP8 weights per GPU at TP8", 88, eight, [eight], _even),
-        ("INT4 weights per GPU at TP8", 52, kimi_like, [*four.values()], _even),
+    """The total in FP8 is reached in GiB only, so that the INT4 reading of choice is in GiB and with MTP as well."""
+    eight = {"FP8": fp8()}
+    four = {f"group {g}, rest {r.upper()}": int4_experts(g, r) for g in GROUPS for r in _RESTS}
+    for what, published, name, mixes in (
+        ("weights in FP8", 705, "FP8", eight),
+        ("weights in INT4", 421, _KIMI_LIKE, four),
     ):
-        values = [
-            value / size
-            for mix in mixes
-            for mtp in (False, True)
-            for value in (share(model, mix, mtp), *([_sharded(model, mix, mtp)] if share is _even else []))
-            for _, size in _UNITS
-        ]
-        note = f"{ours.name}, with MTP, in GiB"
-        if share is _even:
-            note += f"; an even share. With what every rank keeps {_sharded(model, ours, True) / GIB:.1f}"
-        yield Claim(
-            "GLM 5.2", what, "GB", published, share(model, ours, True) / GIB, min(values), max(values), note
+        yield _glm_weights(
+            model, what, published, f"{name}, with MTP, GiB", _readings(model, mixes, {"": _whole})
         )
-    yield _glm_tokens(model, kimi_like)
+    shares: dict[str, Share] = {"even share, ": _even, "TP8's share, ": _sharded}
+    for what, published, name, mixes in (
+        ("FP8 weights per GPU at TP8", 88, "FP8", eight),
+        ("INT4 weights per GPU at TP8", 52, _KIMI_LIKE, four),
+    ):
+        readings = _readings(model, mixes, shares)
+        yield _glm_weights(model, what, published, f"even share, {name}, with MTP, GiB", readings)
+    yield _glm_tokens(model, four[_KIMI_LIKE])
+
+
+def _readings(model: Model, mixes: dict[str, Mix], shares: dict[str, Share]) -> dict[str, float]:
+    return {
+        f"{how}{name}, {layers} MTP, {unit}": share(model, mix, layers == "with") / size
+        for how, share in shares.items()
+        for name, mix in mixes.items()
+        for layers in ("with", "without")
+        for unit, size in _UNITS
+    }
+
+
+def _glm_weights(
+    model: Model, what: str, published: float, reading: str, readings: dict[str, float]
+) -> Claim:
+    near = [
+        f"{name} {value:.1f}"
+        for name, value in readings.items()
+        if name != reading and abs(value / published - 1) <= TOLERANCE
+    ]
+    others = f"{len(near)} of {len(readings) - 1} other readings are within {TOLERANCE:.0%}"
+    return Claim(
+        model="GLM 5.2",
+        what=what,
+        unit="GB",
+        published=published,
+        ours=readings[reading],
+        low=min(readings.values()),
+        high=max(readings.values()),
+        arithmetic=f"{reading}; {others}: {'; '.join(near[:_SHOWN])}{' ...' if len(near) > _SHOWN else ''}",
+    )
 
 
 def _glm_tokens(model: Model, mix: Mix) -> Claim:
@@ -176,9 +208,6 @@ def _kv(model: Model, dtype: KvDtype) -> KvCost:
     """What a GPU holds of a whole model whose KV is not cut, as every rank does of latents."""
     config = model.config
     return kv_cost(config, plan_layout(config, dtype), range(len(config.layers)), 1)
-
-
-Share: TypeAlias = Callable[[Model, Mix, bool], float]
 
 
 def _whole(model: Model, mix: Mix, mtp: bool) -> float:

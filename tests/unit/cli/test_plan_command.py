@@ -1,0 +1,86 @@
+"""`paceline plan`, as typed."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from paceline.cli.__main__ import app
+
+
+def run(*arguments: str) -> str:
+    result = CliRunner().invoke(app, ["plan", *arguments])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_json_of_the_published_case() -> None:
+    plan = json.loads(
+        run("glm-5.2", "--gpus", "8", "--tp", "8", "--weights", "int4", "--kv", "fp8", "--json")
+    )
+    # 75 layers of 256 experts in 4 bits and a 16-bit scale for 32 of them, all else in 16, the routers' biases in 32.
+    experts = 75 * 256 * 3 * 6144 * 2048
+    assert plan["weights_bytes"] == experts * 9 // 16 + (plan["parameters"] - experts) * 2 + 75 * 256 * 2
+    # An eighth of it, and the rest of what every rank keeps: 2.9 GiB.
+    assert plan["weights_bytes_per_gpu"] == pytest.approx(
+        plan["weights_bytes"] / 8 + 7 / 8 * 2.93 * 2**30, rel=1e-3
+    )
+    assert plan["kv_bytes_per_token"] == 47_700
+    assert plan["kv_tokens"] > 1_180_000
+    assert plan["fits"]
+    assert [role["kv_dtype"] for role in plan["roles"]] == ["bfloat16", "fp8_e4m3"]
+
+
+def test_the_same_pool_holds_twice_the_tokens_in_fp8() -> None:
+    bf16, fp8 = (
+        json.loads(run("kimi-k2.6", "--gpus", "8", "--kv-pool", "48.2GB", "--kv", kv, "--json"))["kv_tokens"]
+        for kv in ("bf16", "fp8")
+    )
+    assert (bf16, fp8) == (48_200_000_000 // 70_272 // 64 * 64, 48_200_000_000 // 35_136 // 64 * 64)
+
+
+def test_tables_show_the_arithmetic() -> None:
+    output = run("kimi-k2.5", "--gpus", "8", "--gpu-memory", "80", "--ep", "8")
+    for text in (
+        "594.2 GB = 553.4 GiB",
+        "70.95 GiB",
+        "70,272 B",
+        "fits; at least 8 GPUs",
+        "not on the hub",
+        "reserve 2.5",
+    ):
+        assert text in output
+    assert "does not fit on 4; at least 8 GPUs" in run("kimi-k2.5", "--gpus", "4", "--gpu-memory", "80")
+
+
+def test_layers_with_a_span_are_shown_apart() -> None:
+    output = run("llama-4-scout", "--gpus", "2", "--role", "decode")
+    assert "KV per token, 12 layers that keep all" in output
+    assert "KV per token, 36 layers, chunk of 8,192: at most 8,192 tokens" in output
+    assert "prefill" not in output.split("- GB is")[0].split("one of 2 GPUs")[1].splitlines()[0]
+
+
+def test_published_figures() -> None:
+    output = run("--published")
+    assert output.count("explained\n") == 8
+    assert output.count("inside the range\n") == 1
+    claims = json.loads(run("--published", "--json"))
+    assert {claim["verdict"] for claim in claims} == {"explained", "inside the range"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nope"], "no model 'nope': expected one of deepseek-v3, glm-5.2"),
+        ([], "name a MODEL"),
+        (["glm-5.2", "--gpus", "6", "--tp", "8"], "--gpus 6 is not tp x pp x dp = 8 x 1 x 1 = 8"),
+        (["glm-5.2", "--tp", "3"], "--tp 3 does not divide the 64 attention heads"),
+        (["glm-5.2", "--gpu-memory", "much"], "--gpu-memory 'much' is no size"),
+        (["glm-5.2", "--weights", "int4", "--group", "48"], "--group 48 is none of 32, 64, 128"),
+    ],
+)
+def test_bad_input_is_one_clear_line(arguments: list[str], message: str) -> None:
+    result = CliRunner().invoke(app, ["plan", *arguments])
+    assert result.exit_code == 2
+    assert len(result.stderr.splitlines()) == 1
+    assert message in result.stderr
