@@ -51,12 +51,12 @@ class Int4Format:
     def encode(self, values: Float32) -> Encoded:
         rows = len(values)
         groups = values.reshape(rows, -1, self.group)
-        bits = encode_bfloat16(search_scales(groups))
-        scales = decode_bfloat16(bits)
+        scales = search_scales(groups)
         codes = _round(groups, np.float32(1) / scales)
         words = pack((codes + 8).astype(np.uint8).reshape(rows, -1))
         codes *= scales
-        stored = (words.view(np.uint8), bits.astype("<u2").reshape(rows, -1).view(np.uint8))
+        bits = encode_bfloat16(scales).astype("<u2").reshape(rows, -1)
+        stored = (words.view(np.uint8), bits.view(np.uint8))
         return Encoded(stored, codes.reshape(values.shape))
 
     def config(self, kept: list[str]) -> dict[str, Any]:
@@ -78,21 +78,22 @@ class Int4Format:
 
 
 def search_scales(groups: Float32) -> Float32:
-    """Scales of little squared error: [..., group] -> [..., 1], positive.
+    """Scales of little squared error: [..., group] -> [..., 1], positive, exact in bfloat16.
 
-    For each candidate the values are rounded with it; the scale that fits these codes best, by least squares, is
-    <x, q> / <q, q>, and takes <x, q>**2 / <q, q> off the squared error. The candidate that takes off most is chosen.
-    Raises `Damaged`.
+    For each candidate the values are rounded with it. The scale that fits the codes q best, by least squares, is
+    <x, q> / <q, q>; rounded to bfloat16 it takes scale * (2 <x, q> - scale <q, q>) off the squared error. The candidate
+    that takes off most is chosen. Raises `Damaged`.
     """
     inverse: Float32 = np.reciprocal(np.maximum(largest(groups, (-1,)), _SMALLEST))
-    scales = best = np.zeros_like(inverse)
+    scales, best = np.zeros_like(inverse), np.zeros(inverse.shape)
     for divisor in _DIVISORS:
         codes = _round(groups, np.float32(divisor) * inverse)
         product = np.einsum("...i,...i->...", groups, codes)[..., None]
         # Codes that are all zero have no length; their group keeps the scale zero.
         length = np.maximum(np.einsum("...i,...i->...", codes, codes)[..., None], 1)
-        fitted = product / length
-        gain = product * fitted
+        fitted = decode_bfloat16(encode_bfloat16(product / length))
+        # In float64: candidates that differ in the rounding of the scale alone would seem alike.
+        gain = fitted * (2 * product.astype(np.float64) - fitted * length.astype(np.float64))
         better = gain > best
         scales = np.where(better, fitted, scales)
         best = np.where(better, gain, best)

@@ -111,8 +111,8 @@ def _read_note(notes: Path, shard: Shard) -> dict[str, LayerReport]:
 
 
 def _write_rest(source: Source, plan: Plan, options: Options, output: Path) -> None:
-    for path in source.other_files():
-        files.write_bytes(output / path.name, path.read_bytes())
+    for name, data in source.other_files():
+        files.write_bytes(output / name, data)
     # Tied heads have no tensor, and a linear layer all the same.
     kept = sorted({"lm_head", *plan.kept})
     config = {key: value for key, value in source.config.items() if key not in _CONFIGS}

@@ -51,9 +51,13 @@ def write_shard(shard: Shard, path: Path, threads: int, advance: Callable[[int],
         def write(name: str, offset: int, data: UInt8) -> None:
             _write_at(descriptor, data.reshape(-1).data, offsets[name] + offset)
 
-        for (owner, _), done in zip(pieces, executor.map(lambda p: p[1](write), pieces), strict=True):
-            errors[owner].append(done.errors)
-            advance(done.source_bytes)
+        try:
+            for (owner, _), done in zip(pieces, executor.map(lambda p: p[1](write), pieces), strict=True):
+                errors[owner].append(done.errors)
+                advance(done.source_bytes)
+        except BaseException:
+            executor.shutdown(cancel_futures=True)
+            raise
         os.fsync(descriptor)
     return tuple(Errors.sum(parts) for parts in errors)
 

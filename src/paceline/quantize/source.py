@@ -68,16 +68,16 @@ class Source:
         rows, columns = self.array(name).values.shape
         return open_fp8(self._tensors, module, (rows, columns), found)
 
-    def other_files(self) -> list[Path]:
+    def other_files(self) -> Iterator[tuple[str, bytes]]:
         """What belongs to the model besides configuration and weights: the tokenizer, the template, the licence."""
-        return sorted(
-            path
-            for path in self.directory.iterdir()
-            if path.is_file()
-            and path.name not in _NOT_COPIED
-            and path.suffix not in _WEIGHTS
-            and not path.name.startswith(".")
-        )
+        for path in sorted(self.directory.iterdir()):
+            if path.name in _NOT_COPIED or path.suffix in _WEIGHTS or path.name.startswith("."):
+                continue
+            if path.is_file():
+                try:
+                    yield path.name, path.read_bytes()
+                except OSError as e:
+                    raise InvalidRequest(f"{path} cannot be read: {e}") from e
 
     def fingerprint(self) -> str:
         """SHA-256 (hex) over config.json and of each file of weights its name, its size, and 64 samples of 4 KiB, from

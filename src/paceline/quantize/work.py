@@ -13,8 +13,8 @@ from paceline.quantize.errors import NO_ERRORS, Errors
 from paceline.quantize.format import Damaged, Float32, Format, UInt8
 from paceline.quantize.tensors import OutputTensor
 
-# Values of one piece, in float32: a few such arrays are alive in each thread, and mostly stay in its processor's cache.
-_PIECE = 1 << 20
+# Values of one piece, 1 MB in float32: a few such arrays are alive in each thread, and stay in its processor's cache.
+_PIECE = 1 << 18
 _COPIED = 16 << 20
 
 

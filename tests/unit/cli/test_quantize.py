@@ -1,0 +1,36 @@
+"""`paceline quantize` as it is typed."""
+
+import json
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from paceline.cli.__main__ import app
+from tests.unit.quantize.checkpoints import dense_tensors, load, save
+
+
+def test_a_model_is_quantized_and_reported(tmp_path: Path) -> None:
+    source, out = save(tmp_path / "source", dense_tensors(2)), tmp_path / "out"
+    arguments = ["quantize", str(source), str(out), "--to", "int4", "--group", "128", "--keep", "down_proj"]
+    done = CliRunner().invoke(app, [*arguments, "--report", str(tmp_path / "report.json")])
+    assert done.exit_code == 0, done.output
+    assert "model.layers.0.self_attn.q_proj.weight_packed" in load(out)
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["options"]["group"] == 128
+    assert list(report["layers"]) == ["layer 0", "layer 1", "the rest"]
+    # 4 bits, a bfloat16 for 128 of them, and the shape.
+    total = report["total"]
+    assert total["bits_per_weight"] == 4 + 16 / 128 + 8 * 16 / (384 * 256)
+    assert 0.09 < total["relative_rms_error"] < 0.11
+    assert f"{total['relative_rms_error']:.4f}" in done.output
+    assert "kept, asked for: model.layers.0.mlp.down_proj and 1 more" in done.output
+
+
+def test_what_cannot_be_is_one_line(tmp_path: Path) -> None:
+    source = save(tmp_path / "source", dense_tensors(1))
+    (tmp_path / "notes.txt").write_text("mine")
+    done = CliRunner().invoke(app, ["quantize", str(source), str(tmp_path), "--to", "fp8"])
+    assert done.exit_code == 1
+    assert done.output == f"paceline quantize: {tmp_path} is not empty, and was not begun by this command\n"
+    done = CliRunner().invoke(app, ["quantize", str(source), str(tmp_path / "out"), "--to", "int3"])
+    assert done.exit_code == 2
