@@ -44,6 +44,21 @@ def test_e4m3_decodes_every_code() -> None:
     assert np.signbit(floats.decode_e4m3(ALL_BYTES))[128]
 
 
+def test_e4m3_decodes_any_shape() -> None:
+    """Odd ones and views are decoded one by one, the others in pairs."""
+    for codes in (
+        ALL_BYTES[:7],
+        ALL_BYTES[::2],
+        ALL_BYTES[1:9],
+        ALL_BYTES.reshape(16, 16)[:, 1:5],
+        ALL_BYTES[3],
+    ):
+        codes = np.asarray(codes)
+        found = floats.decode_e4m3(codes)
+        assert found.shape == codes.shape
+        assert np.array_equal(found, e4m3(ALL_BYTES)[codes], equal_nan=True)
+
+
 def test_e4m3_encodes_what_it_decodes() -> None:
     assert np.array_equal(floats.encode_e4m3(e4m3(ALL_BYTES)) & 0x7F, ALL_BYTES & 0x7F)
     numbers = ALL_BYTES[(ALL_BYTES & 0x7F) != 0x7F]
@@ -92,6 +107,12 @@ def test_e2m1_decodes_every_code() -> None:
     found = floats.decode_e2m1(np.arange(16, dtype=np.uint8))
     assert found.tolist() == positive + [-v for v in positive]
     assert np.signbit(found[8])
+
+
+def test_e2m1_decodes_every_pair() -> None:
+    halves = np.stack((ALL_BYTES & 15, ALL_BYTES >> 4), axis=-1)
+    found = floats.decode_e2m1_pairs(ALL_BYTES.reshape(16, 16))
+    assert np.array_equal(found, floats.decode_e2m1(halves).reshape(16, 32))
 
 
 def test_e8m0_decodes_every_code() -> None:

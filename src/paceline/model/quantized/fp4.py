@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 
 from paceline.contracts.errors import InvalidRequest
-from paceline.model.floats import Float32, UInt8, decode_e2m1, decode_e4m3, decode_e8m0
+from paceline.model.floats import Float32, UInt8, decode_e2m1_pairs, decode_e4m3, decode_e8m0
 from paceline.model.quantized.formats import Fp4Format
 from paceline.model.quantized.scales import read_scalar
 from paceline.model.safetensors import SafetensorsDirectory
@@ -38,10 +38,9 @@ class Fp4Matrix:
     def float32(self, start: int, stop: int) -> Float32:
         """Values of rows `start:stop`, float32 [rows, in]."""
         codes = self.codes[start:stop]
-        halves = np.stack((codes & 15, codes >> 4), axis=-1)
         decode = decode_e4m3 if self.scale_dtype == "F8_E4M3" else decode_e8m0
         scales = decode(self.scales[start:stop]) * np.float32(self.factor)
-        values = decode_e2m1(halves.reshape(*scales.shape, -1))
+        values = decode_e2m1_pairs(codes).reshape(*scales.shape, -1)
         values *= scales[..., None]
         return values.reshape(len(codes), -1)
 

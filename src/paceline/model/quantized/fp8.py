@@ -34,7 +34,12 @@ class Fp8Matrix:
         """Values of rows `start:stop`, float32 [rows, in]."""
         values = decode_e4m3(self.codes[start:stop])
         scales = self.scales[np.arange(start, stop) // self.block[0]]
-        values *= np.repeat(scales, self.block[1], axis=1)[:, : values.shape[1]]
+        rows, columns = values.shape
+        if columns % self.block[1]:
+            values *= np.repeat(scales, self.block[1], axis=1)[:, :columns]
+        else:
+            blocks = values.reshape(rows, -1, self.block[1])
+            blocks *= scales[..., None]
         return values
 
 

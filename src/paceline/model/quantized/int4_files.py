@@ -8,7 +8,7 @@ from paceline.contracts.errors import InvalidRequest
 from paceline.model.floats import UInt8
 from paceline.model.quantized.formats import Int4Format
 from paceline.model.quantized.int4 import SYMMETRIC_ZERO, Int4Block, Int4Matrix, Int64, sort_columns
-from paceline.model.quantized.nibbles import Int32, pack, unpack
+from paceline.model.quantized.nibbles import Int32, transpose, unpack
 from paceline.model.quantized.scales import FLOATS, as_float32
 from paceline.model.safetensors import SafetensorsDirectory, StoredArray
 
@@ -70,9 +70,18 @@ class AwqRows:
         return _nbytes(self.packed, self.scales, self.zeros)
 
     def read(self, start: int, stop: int) -> Int4Block:
-        zeros = None if self.zeros is None else _awq_outputs(self.zeros, start, stop)
+        zeros = None if self.zeros is None else _awq_zeros(self.zeros.values, start, stop)
         scales = as_float32(self.scales, self.scales.values[:, start:stop].T)
-        return Int4Block(pack(_awq_outputs(self.packed, start, stop)), scales, zeros)
+        return Int4Block(self._packed(start, stop), scales, zeros)
+
+    def _packed(self, start: int, stop: int) -> Int32:
+        """int32 [rows, in/8]: words of eight outputs become words of eight inputs."""
+        first = start // 8
+        words = self.packed.values[:, first : -(-stop // 8)]
+        by_input = words.reshape(-1, 8, words.shape[1]).swapaxes(0, 1)
+        by_output = transpose(by_input)[_AWQ_NIBBLES]
+        rows = by_output.transpose(2, 0, 1).reshape(8 * words.shape[1], -1)
+        return rows[start - 8 * first : stop - 8 * first]
 
 
 def open_int4(
@@ -147,10 +156,10 @@ def _packed_outputs(words: Int32, start: int, stop: int) -> UInt8:
     return np.ascontiguousarray(codes[:, start - 8 * first : stop - 8 * first].T)
 
 
-def _awq_outputs(array: StoredArray, start: int, stop: int) -> UInt8:
+def _awq_zeros(words: Int32, start: int, stop: int) -> UInt8:
     """As `_packed_outputs`, for words in AWQ's order."""
     first = start // 8
-    codes = unpack(array.values[:, first : -(-stop // 8)])
+    codes = unpack(words[:, first : -(-stop // 8)])
     ordered = codes.reshape(len(codes), -1, 8)[..., _AWQ_NIBBLES].reshape(len(codes), -1)
     return np.ascontiguousarray(ordered[:, start - 8 * first : stop - 8 * first].T)
 

@@ -24,3 +24,16 @@ def pack(codes: UInt8) -> Int32:
     octets: UInt8 = np.left_shift(codes[..., 1::2], 4, order="C")
     octets |= codes[..., ::2]
     return octets.view("<i4")
+
+
+def transpose(words: Int32) -> Int32:
+    """int32 [8, ...] -> int32 [8, ...]: code j of word i becomes code i of word j, for each of the places behind."""
+    swapped = words.view(np.uint32).copy()
+    # As one transposes a matrix of bits: squares of 4 x 4 codes change places, then of 2 x 2 in each, then single ones.
+    for distance, mask in ((4, 0x0000FFFF), (2, 0x00FF00FF), (1, 0x0F0F0F0F)):
+        halves = swapped.reshape(-1, 2, distance, *words.shape[1:])
+        one, other = halves[:, 0], halves[:, 1]
+        difference = (one >> 4 * distance ^ other) & np.uint32(mask)
+        other ^= difference
+        one ^= difference << 4 * distance
+    return swapped.view(np.int32)
