@@ -15,8 +15,7 @@ from paceline.engine.torch.kernels.split_context import splits_of
 from paceline.engine.torch.kernels.split_context.triton import combine, sequence_of
 
 _MOST_HEADS = 64
-_BLOCK = 32  # positions of an iteration; with 64 there are too few registers
-_STAGES = 3  # two are for page table and latents, so that these load while the ones before are multiplied
+_BLOCK = 32  # positions of an iteration
 
 
 def mla_decode(
@@ -86,15 +85,18 @@ def mla_decode(
             PAGE=PAGE_TOKENS,
             SINGLE=rows.single,
             BLOCK=_BLOCK,
-            num_warps=_warps(block_heads),
-            num_stages=_STAGES,
+            **_shape(block_heads),
         )
     return out[0] if splits == 1 else combine(out, log_sums, q_content.dtype)
 
 
-def _warps(block_heads: int) -> int:
-    """For block_heads x 512 sums: 16 heads leave registers for two programs on a processor, more heads for one."""
-    return 4 if block_heads <= 16 else 8
+def _shape(block_heads: int) -> dict[str, int]:
+    """Warps for block_heads x 512 sums, and how far ahead latents are loaded.
+
+    Of up to 16 heads two programs fit on a processor, each with two blocks of latents in flight; more heads need all
+    registers of one, and have the arithmetic to wait.
+    """
+    return {"num_warps": 4, "num_stages": 5} if block_heads <= 16 else {"num_warps": 8, "num_stages": 2}
 
 
 @triton.jit
@@ -172,6 +174,7 @@ def _attend(
     total = tl.zeros((BLOCK_HEADS,), tl.float32)
     acc = tl.zeros((BLOCK_HEADS, CONTENT), tl.float32)
 
+    table = page_table + sequence.to(tl.int64) * table_row
     if selected is None:
         first_step = low // BLOCK
         steps = tl.maximum(tl.cdiv(high, BLOCK) - first_step, 0)
@@ -190,7 +193,11 @@ def _attend(
             bit = position - base
             bit = tl.where((bit >= 0) & (bit < 63), bit, 63).to(tl.int64)
             seen = seen | (((row_ancestors >> bit) & 1) != 0)
-        page = tl.load(page_table + sequence.to(tl.int64) * table_row + position // PAGE, mask=seen, other=0)
+        if selected is None:
+            # All positions of the step lie in one page.
+            page = tl.load(table + step * BLOCK // PAGE)
+        else:
+            page = tl.load(table + position // PAGE, mask=seen, other=0)
         page = page.to(tl.int64)
         token = position % PAGE
         at = (page * content_page + token * content_token)[:, None]
@@ -257,13 +264,13 @@ def _specialisation(heads: int, kv: str, rope: str, **optional: str) -> Speciali
             "SINGLE": True,
             "BLOCK": _BLOCK,
         },
-        num_warps=_warps(heads),
-        num_stages=_STAGES,
+        **_shape(heads),
     )
 
 
 AOT = (
     _specialisation(16, "bf16", "bf16"),
+    _specialisation(32, "bf16", "bf16"),
     _specialisation(16, "fp8e4nv", "fp8e4nv"),
     _specialisation(16, "fp8e4nv", "bf16", scales="*fp32", selected="*i32"),
     _specialisation(64, "bf16", "bf16"),
