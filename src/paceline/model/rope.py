@@ -30,7 +30,9 @@ def inverse_frequencies(rope: Rope) -> tuple[Float64, float]:
 def _llama3(frequencies: Float64, scaling: Llama3Rope) -> Float64:
     """Waves that fit the original context often enough are kept, those longer than it are stretched by `factor`."""
     turns = scaling.original_context * frequencies / (2 * math.pi)
-    kept = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
+    # Llama 4 has equal factors: nothing lies between.
+    between = max(scaling.high_freq_factor - scaling.low_freq_factor, 1e-6)
+    kept = (turns - scaling.low_freq_factor) / between
     return _blend(frequencies, frequencies / scaling.factor, np.clip(kept, 0.0, 1.0))
 
 

@@ -72,6 +72,10 @@ _SPARSE: dict[str, Any] = _LATENT | {
     "index_topk": 37,
     "mlp_layer_types": ["dense", "sparse", "dense", "sparse"],
 }
+# Windows and chunks end within pages; four layers fall into page groups of one or two.
+_EXPERTS: dict[str, Any] = _SHAPE | {"num_hidden_layers": 4, "head_dim": 16}
+# As Llama 4 has it: frequencies are divided or not, and none lies between.
+_LLAMA4_ROPE = _LLAMA3_ROPE | {"high_freq_factor": 1.0}
 
 MODELS: dict[str, Callable[[], Any]] = {
     "llama": lambda: transformers.LlamaConfig(**_SHAPE, tie_word_embeddings=True),
@@ -88,6 +92,52 @@ MODELS: dict[str, Callable[[], Any]] = {
     "glm4_moe_lite": lambda: transformers.Glm4MoeLiteConfig(**_LATENT, attention_bias=True),
     "glm_moe_dsa": lambda: transformers.GlmMoeDsaConfig(
         **_SPARSE, indexer_types=["full", "shared", "full", "shared"]
+    ),
+    "qwen3_moe": lambda: transformers.Qwen3MoeConfig(
+        **_EXPERTS | {"num_hidden_layers": 3},
+        num_experts=8,
+        num_experts_per_tok=3,
+        moe_intermediate_size=48,
+        norm_topk_prob=True,
+        mlp_only_layers=[1],
+    ),
+    "qwen3_moe-plain": lambda: transformers.Qwen3MoeConfig(
+        **_EXPERTS | {"num_hidden_layers": 2},
+        num_local_experts=8,
+        num_experts_per_tok=3,
+        moe_intermediate_size=48,
+        attention_bias=True,
+        decoder_sparse_step=2,
+    ),
+    "glm4_moe": lambda: transformers.Glm4MoeConfig(
+        **_EXPERTS | {"num_hidden_layers": 3},
+        n_routed_experts=8,
+        num_experts_per_tok=3,
+        moe_intermediate_size=48,
+        n_group=4,
+        topk_group=2,
+        routed_scaling_factor=1.5,
+        attention_bias=True,
+        use_qk_norm=True,
+    ),
+    "llama4": lambda: transformers.Llama4TextConfig(
+        **_EXPERTS,
+        intermediate_size_mlp=112,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        interleave_moe_layer_step=2,
+        attention_chunk_size=96,
+        floor_scale=40,
+        attn_scale=0.5,
+        rope_parameters=_LLAMA4_ROPE,
+    ),
+    "gpt_oss": lambda: transformers.GptOssConfig(
+        **_EXPERTS
+        | {"intermediate_size": 48, "initializer_range": 0.22},  # so that activations reach their limits
+        num_local_experts=8,
+        num_experts_per_tok=3,
+        sliding_window=50,
+        rope_parameters=_YARN_ROPE | {"truncate": False},
     ),
 }
 
