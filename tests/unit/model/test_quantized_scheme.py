@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from compressed_tensors.quantization import QuantizationConfig
+from transformers.utils.quantization_config import AwqConfig, FineGrainedFP8Config, Mxfp4Config
 
 from paceline.contracts.errors import InvalidRequest
 from paceline.model.quantized.configuration import parse_scheme, read_scheme
@@ -83,6 +85,39 @@ FP4 = {"num_bits": 4, "type": "float", "symmetric": True}
 )
 def test_formats(values: dict[str, Any], expected: Format) -> None:
     assert parse_scheme(values, SOURCE).format(EXPERT) == expected
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        (AwqConfig(group_size=64, modules_to_not_convert=["lm_head"]), Int4Format("awq", 64, False)),
+        (FineGrainedFP8Config(modules_to_not_convert=["lm_head"]), Fp8Format((128, 128))),
+        (Mxfp4Config(modules_to_not_convert=["lm_head"]), Fp4Format("mxfp4-blocks")),
+    ],
+)
+def test_what_transformers_writes(written: Any, expected: Format) -> None:
+    scheme = parse_scheme(json.loads(json.dumps(written.to_dict(), default=str)), SOURCE)
+    assert scheme.format(EXPERT) == expected
+    assert scheme.format("lm_head") is None
+
+
+@pytest.mark.parametrize(
+    ("preset", "name", "expected"),
+    [
+        ("W4A16", "pack-quantized", Int4Format("compressed-tensors", 128, True)),
+        ("W4A16_ASYM", "pack-quantized", Int4Format("compressed-tensors", 128, False)),
+        ("FP8", "float-quantized", Fp8Format(None)),
+        ("FP8_DYNAMIC", "float-quantized", Fp8Format(None)),
+        ("FP8_BLOCK", "float-quantized", Fp8Format((128, 128))),
+        ("NVFP4", "nvfp4-pack-quantized", Fp4Format("nvfp4")),
+        ("MXFP4A16", "mxfp4-pack-quantized", Fp4Format("mxfp4")),
+    ],
+)
+def test_presets_of_compressed_tensors(preset: str, name: str, expected: Format) -> None:
+    config = QuantizationConfig(config_groups={preset: ["Linear"]}, format=name, ignore=["lm_head"])
+    scheme = parse_scheme(json.loads(config.model_dump_json()), SOURCE)
+    assert scheme.format(EXPERT) == expected
+    assert scheme.format("lm_head") is None
 
 
 def test_kimi_quantizes_routed_experts_only() -> None:
