@@ -115,14 +115,9 @@ def _span(cost: SpanCost) -> str:
 
 
 def _verdict(summary: Summary) -> str:
-    least = (
-        "no tensor parallelism is enough"
-        if summary.minimum_gpus is None
-        else f"at least {summary.minimum_gpus} GPUs"
-    )
-    if summary.fits:
-        return f"fits; {least}"
-    return f"does not fit on {summary.gpus}; {least}"
+    count = summary.minimum_gpus
+    least = "no tensor parallelism is enough" if count is None else f"at least {count} GPU{'s' * (count > 1)}"
+    return f"fits; {least}" if summary.fits else f"does not fit on {summary.gpus}; {least}"
 
 
 def _number(value: float) -> str:

@@ -48,13 +48,6 @@ class Parallel:
         for layer in dict.fromkeys(config.layers):
             _check_layer(layer, self)
 
-    def can_cut(self, config: ModelConfig) -> bool:
-        try:
-            self.check(config)
-        except InvalidRequest:
-            return False
-        return True
-
     def stages(self, layers: int) -> tuple[range, ...]:
         """The layers of every stage; of unequal ones the first have one more, because the last has the head."""
         size, more = divmod(layers, self.pp)

@@ -1,17 +1,18 @@
 """Whether a model fits on some GPUs, and how many tokens beside it. Pure arithmetic."""
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
+from paceline.contracts.errors import InvalidRequest
 from paceline.engine.layout import KvDtype, plan_layout
 from paceline.model.config import ModelConfig
 from paceline.planner.kv import KvCost, kv_cost
 from paceline.planner.mix import Mix
 from paceline.planner.model import Model
 from paceline.planner.parallel import Parallel, of_stage
-from paceline.planner.tensors import Kind, Tensor, with_mtp
+from paceline.planner.tensors import Tensor, with_mtp
 from paceline.planner.units import GIB
+from paceline.planner.weights import KindRow, by_kind, check_slices, local_bytes, whole_bytes
 from paceline.planner.workspace import Step, Workspace, workspace
 
 Role: TypeAlias = Literal["prefill", "decode"]
@@ -42,17 +43,6 @@ class Request:
     context: int | None = None
     kv_pool: int | None = None
     mtp: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class KindRow:
-    """All tensors of one kind: their parameters, bytes, and precisions with the bytes in each."""
-
-    kind: Kind
-    parameters: int
-    bytes: int
-    bytes_per_gpu: int
-    precisions: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +91,15 @@ def make(request: Request) -> Plan:
     """Raises `InvalidRequest` when the model cannot be cut or its KV cannot be stored as asked."""
     config, parallel = request.model.config, request.parallel
     parallel.check(config)
+    served = request.model.served(mtp=request.mtp)
+    check_slices(served, request.mix, parallel)
     held = _stage_tensors(request)
     per_gpu = [local_bytes(stage, request.mix, parallel) for stage in held]
-    served = request.model.served(mtp=request.mtp)
     fullest = max(range(parallel.pp), key=per_gpu.__getitem__)
     whole = _with_mtp(request)
     return Plan(
         request,
-        tuple(_kinds(served, held[fullest], request.mix, parallel)),
+        tuple(by_kind(served, held[fullest], request.mix, parallel)),
         sum(whole_bytes(tensor, request.mix) for tensor in served),
         per_gpu[fullest],
         tuple(_profile(request, role, per_gpu) for role in request.roles),
@@ -124,22 +115,16 @@ def fewest(request: Request) -> Parallel | None:
     for tp in range(1, _MOST_TP + 1):
         ep = tp * request.parallel.dp if request.parallel.ep > 1 else 1
         parallel = replace(request.parallel, tp=tp, ep=ep)
-        if parallel.can_cut(request.model.config) and make(replace(request, parallel=parallel)).fits:
+        if _fits(replace(request, parallel=parallel)):
             return parallel
     return None
 
 
-def whole_bytes(tensor: Tensor, mix: Mix) -> int:
-    return tensor.copies * mix.precision(tensor).bytes(tensor.rows, tensor.columns)
-
-
-def local_bytes(tensors: Iterable[Tensor], mix: Mix, parallel: Parallel) -> int:
-    """Of what one rank has of `tensors`."""
-    total = 0
-    for tensor in tensors:
-        copies, rows, columns = parallel.local(tensor)
-        total += copies * mix.precision(tensor).bytes(rows, columns)
-    return total
+def _fits(request: Request) -> bool:
+    try:
+        return make(request).fits
+    except InvalidRequest:  # it cannot be cut so
+        return False
 
 
 def _stage_tensors(request: Request) -> list[list[Tensor]]:
@@ -147,27 +132,6 @@ def _stage_tensors(request: Request) -> list[list[Tensor]]:
     stages = request.parallel.stages(len(config.layers))
     served = request.model.served(mtp=request.mtp)
     return [of_stage(served, i, stages, tied=config.tied_head) for i in range(len(stages))]
-
-
-def _kinds(
-    served: Iterable[Tensor], fullest: list[Tensor], mix: Mix, parallel: Parallel
-) -> Iterator[KindRow]:
-    rows: dict[Kind, list[Tensor]] = {}
-    for tensor in served:
-        rows.setdefault(tensor.kind, []).append(tensor)
-    for kind, tensors in rows.items():
-        # Precisions in the order of what they take.
-        sizes: dict[str, int] = {}
-        for tensor in tensors:
-            name = mix.precision(tensor).name
-            sizes[name] = sizes.get(name, 0) + whole_bytes(tensor, mix)
-        yield KindRow(
-            kind,
-            sum(tensor.parameters for tensor in tensors),
-            sum(sizes.values()),
-            local_bytes((tensor for tensor in fullest if tensor.kind == kind), mix, parallel),
-            tuple(sorted(sizes, key=sizes.__getitem__, reverse=True)),
-        )
 
 
 def _profile(request: Request, role: Role, per_gpu: list[int]) -> Profile:

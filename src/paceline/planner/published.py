@@ -15,8 +15,9 @@ from paceline.planner.kv import KvCost, kv_cost
 from paceline.planner.mix import GROUPS, Mix, Rest, fp8, int4_experts, native
 from paceline.planner.model import Model, find
 from paceline.planner.parallel import Parallel
-from paceline.planner.plan import Request, fewest, local_bytes, whole_bytes
+from paceline.planner.plan import Request, fewest
 from paceline.planner.units import GB, GIB
+from paceline.planner.weights import local_bytes, whole_bytes
 
 TOLERANCE = 0.03
 Verdict: TypeAlias = Literal["explained", "inside the range", "not explained"]

@@ -79,6 +79,16 @@ def test_the_fewest_gpus_fit_and_half_of_them_do_not() -> None:
     assert fewest(replace(asked, gpu_memory=4 * GIB)) is None
 
 
+def test_what_shares_a_scale_is_not_cut(tmp_path: Path) -> None:
+    found = shapes.read(tmp_path, shapes.TINY_LATENT)
+    asked = request(found, mix=mix.int4_experts(32, "bf16"), parallel=Parallel(tp=2))
+    with pytest.raises(
+        InvalidRequest, match=r"cuts layers\.1\.mlp\.experts\.0\.down_proj into 16 columns, of which 32"
+    ):
+        make(asked)
+    assert make(replace(asked, parallel=Parallel(tp=2, ep=2))).fits
+
+
 def test_a_context_that_was_asked_for_must_fit() -> None:
     asked = request(model.find("kimi-k2.5"), parallel=Parallel(tp=8))
     assert make(asked).fits

@@ -11,8 +11,8 @@ from paceline.planner import mix, precision
 from paceline.planner.mix import Mix
 from paceline.planner.model import SHAPES, Model, find, shipped
 from paceline.planner.parallel import Parallel, of_stage
-from paceline.planner.plan import local_bytes, whole_bytes
 from paceline.planner.units import GB, GIB
+from paceline.planner.weights import local_bytes, whole_bytes
 from tests.unit.planner import shapes
 
 FP8_BLOCKS = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
