@@ -58,7 +58,7 @@ def _launch(
     )
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=("to", "source_pages"))
 def _write(
     values,
     scales,
@@ -113,12 +113,13 @@ def _write(
 
 
 def _specialisation(kv: str, heads: int, dim: int, **optional: str) -> Specialisation:
-    pointers = {"values": f"*{kv}", "source": "*bf16", "to": "*i64", **optional}
+    pointers = {"values": f"*{kv}", "source": "*bf16", **optional}
     strides = ("source_row", "source_page", "source_head", "values_page", "values_head", "values_token")
     return Specialisation(
         kernel=_write,
         signature={
             **{name: f"{kind}:16" for name, kind in pointers.items()},
+            "to": "*i64",
             "scale": "fp32",
             **dict.fromkeys(strides, "i32:16"),
             **dict.fromkeys(("scales_page", "scales_head", "scales_token"), "i32"),

@@ -99,7 +99,21 @@ def _shape(block_heads: int) -> dict[str, int]:
     return {"num_warps": 4, "num_stages": 5} if block_heads <= 16 else {"num_warps": 8, "num_stages": 2}
 
 
-@triton.jit
+# Numbers and arrays that differ from step to step, for whose sizes and addresses nothing shall be compiled anew.
+_STEP_NUMBERS = ("rows", "sequences", "selections", "table_row")
+_STEP_ARRAYS = (
+    "page_table",
+    "query_starts",
+    "contexts",
+    "first",
+    "last",
+    "ancestors",
+    "draft_base",
+    "selected",
+)
+
+
+@triton.jit(do_not_specialize=_STEP_NUMBERS, do_not_specialize_on_alignment=_STEP_ARRAYS)
 def _attend(
     out,  # [splits, T, HEADS, CONTENT]
     log_sums,  # [splits, T, HEADS]
@@ -237,21 +251,21 @@ def _specialisation(heads: int, kv: str, rope: str, **optional: str) -> Speciali
     pointers = {
         **dict.fromkeys(("out", "log_sums"), "*fp32"),
         **dict.fromkeys(("q_content", "q_rope"), "*bf16"),
-        **dict.fromkeys(("page_table", "query_starts", "contexts", "first", "last"), "*i32"),
         "content": f"*{kv}",
         "rope": f"*{rope}",
         **optional,
     }
     queries = ("q_content_row", "q_content_head", "q_rope_row", "q_rope_head")
     latents = ("content_page", "content_token", "rope_page")
-    numbers = ("rows", "sequences", "selections", "rope_token_8", "scales_page", "scales_token", "table_row")
+    step = ("page_table", "query_starts", "contexts", "first", "last")
     return Specialisation(
         kernel=_attend,
         signature={
             **{name: f"{kind}:16" for name, kind in pointers.items()},
+            **dict.fromkeys(step, "*i32"),
             **dict.fromkeys(("logit_scale", "value_scale"), "fp32"),
             **dict.fromkeys((*queries, *latents), "i32:16"),
-            **dict.fromkeys(numbers, "i32"),
+            **dict.fromkeys((*_STEP_NUMBERS, "rope_token_8", "scales_page", "scales_token"), "i32"),
         },
         constants={
             **dict.fromkeys({"scales", "ancestors", "draft_base", "selected"} - optional.keys()),

@@ -23,7 +23,7 @@ def changed(pages: Tensor, tags: Tensor, table: Tensor) -> Tensor:
     return out
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("n",), do_not_specialize_on_alignment=("pages", "tags"))
 def _changed(out, pages, tags, table, n, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     page = tl.load(pages + i, mask=i < n, other=0)
@@ -36,7 +36,9 @@ AOT = (
         kernel=_changed,
         signature={
             "out": "*i1:16",
-            **dict.fromkeys(("pages", "tags", "table"), "*i64:16"),
+            "pages": "*i64",
+            "tags": "*i64",
+            "table": "*i64:16",
             "n": "i32",
         },
         constants={"BLOCK": _BLOCK},

@@ -94,7 +94,12 @@ def _shape(lines: int, dim: int) -> dict[str, int]:
     return {"num_warps": 8 if lines * dim >= 128 * 128 else 4, "num_stages": 5 if lines == 16 else 3}
 
 
-@triton.jit
+# Numbers and arrays that differ from step to step, for whose sizes and addresses nothing shall be compiled anew.
+_STEP_NUMBERS = ("rows", "sequences", "table_row")
+_STEP_ARRAYS = ("page_table", "query_starts", "contexts", "first", "last", "ancestors", "draft_base")
+
+
+@triton.jit(do_not_specialize=_STEP_NUMBERS, do_not_specialize_on_alignment=_STEP_ARRAYS)
 def _attend(
     out,  # [splits, T, HEADS, DIM]
     log_sums,  # [splits, T, HEADS]
@@ -228,18 +233,18 @@ def _specialisation(lines: int, dim: int, kv: str, **optional: str) -> Specialis
         "q": "*bf16",
         "key": f"*{kv}",
         "value": f"*{kv}",
-        **dict.fromkeys(("page_table", "query_starts", "contexts", "first", "last"), "*i32"),
         **optional,
     }
-    numbers = ("rows", "sequences", "table_row", "key_scales_page", "value_scales_page")
+    step = ("page_table", "query_starts", "contexts", "first", "last")
     absent = {"key_scales", "value_scales", "ancestors", "draft_base", "sinks"} - optional.keys()
     return Specialisation(
         kernel=_attend,
         signature={
             **{name: f"{kind}:16" for name, kind in pointers.items()},
+            **dict.fromkeys(step, "*i32"),
             **dict.fromkeys(("logit_scale", "value_scale"), "fp32"),
             **dict.fromkeys(("q_row", "q_head", "key_page", "value_page"), "i32:16"),
-            **dict.fromkeys(numbers, "i32"),
+            **dict.fromkeys((*_STEP_NUMBERS, "key_scales_page", "value_scales_page"), "i32"),
         },
         constants={
             **dict.fromkeys(absent),

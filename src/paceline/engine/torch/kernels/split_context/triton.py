@@ -25,7 +25,7 @@ def combine(partial: Tensor, log_sums: Tensor, dtype: torch.dtype) -> Tensor:
     return out
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("splits", "lines"))
 def _combine(out, partial, log_sums, splits, lines, DIM: tl.constexpr, BLOCK_DIM: tl.constexpr):
     line = tl.program_id(0)
     d = tl.arange(0, BLOCK_DIM)
@@ -72,7 +72,7 @@ AOT = tuple(
             "partial": "*fp32:16",
             "log_sums": "*fp32:16",
             "splits": "i32",
-            "lines": "i32:16",
+            "lines": "i32",
         },
         constants={"DIM": dim, "BLOCK_DIM": dim},
     )
