@@ -103,7 +103,7 @@ MODELS: dict[str, Callable[[], Any]] = {
     ),
     "qwen3_moe-plain": lambda: transformers.Qwen3MoeConfig(
         **_EXPERTS | {"num_hidden_layers": 2},
-        num_local_experts=8,
+        num_experts=8,
         num_experts_per_tok=3,
         moe_intermediate_size=48,
         attention_bias=True,
