@@ -12,7 +12,7 @@ from paceline.quantize.selection import Selection
 from paceline.quantize.shard import Shard
 from paceline.quantize.source import FLOATS, FP8, Source
 from paceline.quantize.tensors import OutputTensor
-from paceline.quantize.work import Copy, Quantize, Widen, Work
+from paceline.quantize.work import Copy, Matrix, Quantize, Widen, Work
 
 _WEIGHT = ".weight"
 # Beside an e4m3 weight; the scale of static activations belongs to arithmetic that the result is not for.
@@ -60,29 +60,32 @@ class _Planner:
             array = self._source.array(name)
             dimensions = array.values.ndim if array.dtype in (*FLOATS, FP8) else 0
             if dimensions == 2 and name.endswith(_WEIGHT):
-                yield self._matrix(name.removesuffix(_WEIGHT))
+                module = name.removesuffix(_WEIGHT)
+                yield self._matrix(module, self._source.matrix(module))
             elif dimensions == 3 and ".experts." in name:
-                yield self._fused(name)
+                yield from self._fused(name)
             else:
                 yield self._copy(name)
 
-    def _matrix(self, module: str) -> Work:
+    def _matrix(self, module: str, matrix: Matrix) -> Work:
         name = module + _WEIGHT
-        matrix = self._source.matrix(module)
         rows, columns = matrix.shape
         reason = self._selection.reason_to_keep(module) or self._format.obstacle((rows, columns))
         if reason is None:
             return Quantize(module, matrix, self._format, f"{self._source.directory}: tensor {name}")
         self.kept[module] = reason
-        return Widen(module, matrix) if self._source.dtype(name) == FP8 else self._copy(name)
+        return self._copy(name) if self._source.dtype(name) in FLOATS else Widen(module, matrix)
 
-    def _fused(self, name: str) -> Work:
+    def _fused(self, name: str) -> Iterator[Work]:
         if self._selection.keep.match(name):
             self.kept[name] = "asked for"
-            return self._copy(name)
-        raise self._source.array(name).refuse(
-            "holds all experts of a layer, which the format has no name for; --keep leaves it as it is"
-        )
+            yield self._copy(name)
+        elif (experts := self._source.experts(name)) is None:
+            raise self._source.array(name).refuse(
+                "holds all experts of a layer, which the format has no name for; --keep leaves it as it is"
+            )
+        else:
+            yield from (self._matrix(module, matrix) for module, matrix in experts)
 
     def _copy(self, name: str) -> Work:
         array = self._source.array(name)

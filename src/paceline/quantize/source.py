@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from paceline.contracts.errors import InvalidRequest
+from paceline.model.fields import read_json
+from paceline.model.fused import open_expert
 from paceline.model.quantized.configuration import read_scheme
 from paceline.model.quantized.formats import Fp8Format
 from paceline.model.quantized.fp8 import open_fp8
@@ -16,6 +18,7 @@ from paceline.quantize.work import Matrix
 
 FLOATS = ("F32", "F16", "BF16")
 FP8 = "F8_E4M3"
+_LLAMA4 = ("llama4", "llama4_text")
 _CONFIG = "config.json"
 # What is written anew, and the same weights once more in formats that nobody reads together with these.
 _NOT_COPIED = {_CONFIG, "model.safetensors.index.json", "hf_quant_config.json"}
@@ -67,6 +70,22 @@ class Source:
             raise self.array(name).refuse(f"has type {FP8}, and {_CONFIG} does not say how it is scaled")
         rows, columns = self.array(name).values.shape
         return open_fp8(self._tensors, module, (rows, columns), found)
+
+    def experts(self, name: str) -> list[tuple[str, Matrix]] | None:
+        """The modules of all experts in the tensor `name`, which holds them of one layer: of Llama 4, whose experts
+        have names of their own in quantized checkpoints. None for another model."""
+        if read_json(self.directory / _CONFIG).text("model_type", "") not in _LLAMA4:
+            return None
+        prefix, _, kind = name.rpartition(".")
+        experts, columns, rows = self.array(name).values.shape
+        kinds = ("gate_proj", "up_proj") if kind == "gate_up_proj" else (kind,)
+        shape = (rows // len(kinds), columns)
+        found: list[tuple[str, Matrix]] = []
+        for module in (f"{prefix}.{expert}.{k}" for expert in range(experts) for k in kinds):
+            if (matrix := open_expert(self._tensors, f"{module}.weight", shape)) is None:
+                raise self.array(name).refuse("is of no known name among the experts")
+            found.append((module, matrix))
+        return found
 
     def other_files(self) -> Iterator[tuple[str, bytes]]:
         """What belongs to the model besides configuration and weights: the tokenizer, the template, the licence."""

@@ -89,7 +89,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Widen:
-    """A quantized matrix of the source that is stored in bfloat16 instead."""
+    """A matrix that the source holds in another form, FP8 or all experts in one, and that is stored in bfloat16."""
 
     module: str
     matrix: Matrix

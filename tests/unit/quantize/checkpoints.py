@@ -38,7 +38,7 @@ def save(directory: Path, *shards: dict[str, Tensor], **config: Any) -> Path:
         safetensors.torch.save_file(tensors, directory / name)
         weight_map |= dict.fromkeys(tensors, name)
     (directory / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
-    (directory / "config.json").write_text(json.dumps({"model_type": "llama", **config}))
+    (directory / "config.json").write_text(json.dumps({"model_type": "llama"} | config))
     (directory / "tokenizer.json").write_text("{}")
     (directory / "pytorch_model.bin").write_bytes(b"the same again")
     return directory

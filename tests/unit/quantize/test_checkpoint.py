@@ -249,6 +249,30 @@ def test_sources_that_cannot_be_quantized(
     assert not list(tmp_path.glob("out/*.json"))
 
 
+def test_experts_of_llama4_get_names_of_their_own(tmp_path: Path) -> None:
+    """Its file has all experts in one tensor [experts, in, out], the halves of gate and up side by side."""
+    experts = "language_model.model.layers.1.feed_forward.experts."
+    gate_up, down = weights(2, HIDDEN, 2 * INNER, seed=1), weights(2, INNER, HIDDEN, seed=2)
+    source = save(
+        tmp_path / "source",
+        {experts + "gate_up_proj": gate_up, experts + "down_proj": down},
+        model_type="llama4",
+    )
+    out = tmp_path / "out"
+    report = quantize(source, out, Options("fp8", keep=("1.gate_proj",)), ignore)
+    modules = {f"{experts}{e}.{kind}_proj" for e in (0, 1) for kind in ("gate", "up", "down")}
+    assert {n.removesuffix(".weight") for n in load(out) if n.endswith(".weight")} == modules
+    assert set(report.kept) == {experts + "1.gate_proj"}
+    assert torch.equal(load(out)[experts + "1.gate_proj.weight"], gate_up[1, :, :INNER].T)
+    for module, expected in (
+        ("0.gate_proj", gate_up[0, :, :INNER].T),
+        ("1.up_proj", gate_up[1, :, INNER:].T),
+        ("1.down_proj", down[1].T),
+    ):
+        assert 0.01 < relative(decoded(out, experts + module), expected) < 0.03
+    assert report.total.source_bytes == gate_up.nbytes + down.nbytes
+
+
 def test_fused_experts_are_kept_on_request(tmp_path: Path) -> None:
     fused = {"model.layers.0.feed_forward.experts.gate_up_proj": weights(2, 64, 64, seed=1)}
     save(tmp_path / "source", dense_tensors(1) | fused)
