@@ -17,6 +17,7 @@ from paceline.engine.torch.kernels.experts import (
     naive,
     triton,
 )
+from paceline.engine.torch.kernels.fp4_linear.experts import Fp4Experts
 
 EXPERTS = 5
 UNUSED = 3  # an expert that no row chooses
@@ -33,6 +34,12 @@ def matrix(form: str, rows: int, columns: int, group: int = 32) -> Experts:
             blocks = (EXPERTS, -(-rows // block[0]), -(-columns // block[1]))
             weight = torch.randn(EXPERTS, rows, columns).to(torch.float8_e4m3fn)
             return Fp8Experts(weight, scale * torch.rand(blocks), block)
+        case "mxfp4" | "nvfp4":
+            codes = torch.randint(0, 256, (EXPERTS, rows, columns // 2), dtype=torch.uint8)
+            shape = (EXPERTS, rows, columns // (32 if form == "mxfp4" else 16))
+            exponents = torch.randint(118, 125, shape, dtype=torch.uint8).view(torch.float8_e8m0fnu)
+            scales = exponents if form == "mxfp4" else torch.rand(shape).to(torch.float8_e4m3fn)
+            return Fp4Experts(codes, scales, scale + torch.rand(EXPERTS, rows))
     bits = torch.randint(-(2**31), 2**31, (EXPERTS, rows, columns // 8), dtype=torch.int32)
     scales = 0.4 * scale * torch.rand(EXPERTS, rows, columns // group)
     zeros = torch.randint(0, 16, scales.shape, dtype=torch.uint8) if form == "int4 with zeros" else None
@@ -81,7 +88,7 @@ def by_definition(x: Tensor, expert_ids: Tensor, weights: Tensor, layer: ExpertL
     return out
 
 
-@pytest.mark.parametrize("form", ["dense", "int4", "int4 with zeros", "fp8"])
+@pytest.mark.parametrize("form", ["dense", "int4", "int4 with zeros", "fp8", "mxfp4", "nvfp4"])
 @pytest.mark.parametrize(
     ("activation", "biases", "scale_input"),
     [("silu", False, False), ("gpt_oss", True, False), ("silu", False, True)],
@@ -115,6 +122,7 @@ def test_formats_agree_on_the_same_weights() -> None:
         ("int4 with zeros", 17, 2, 128, 160, 32),
         ("int4", 2, 2, 384, 128, 128),
         ("fp8", 5, 2, 144, 24, 32),
+        ("nvfp4", 3, 2, 144, 16, 32),
     ],
 )
 def test_triton_equals_naive(
@@ -126,7 +134,7 @@ def test_triton_equals_naive(
     torch.testing.assert_close(triton.experts(x, ids, weights, layer), expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("form", ["dense", "int4"])
+@pytest.mark.parametrize("form", ["dense", "int4", "mxfp4"])
 @pytest.mark.parametrize("scale_input", [False, True])
 def test_triton_equals_naive_for_gpt_oss_and_scaled_inputs(form: str, scale_input: bool) -> None:
     layer = layer_of(form, 64, 32, "gpt_oss", biases=True, scale_input=scale_input)

@@ -6,6 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from paceline.engine.torch.kernels.fp4_linear.experts import Fp4Experts
 from paceline.engine.torch.kernels.fp8_linear import naive as fp8
 from paceline.engine.torch.kernels.w4a16 import naive as int4
 
@@ -77,7 +78,7 @@ class Fp8Experts:
         return fp8.dequantise(self.weight[expert], self.scales[expert], self.block, dtype)
 
 
-Experts = DenseExperts | Int4Experts | Fp8Experts
+Experts = DenseExperts | Int4Experts | Fp8Experts | Fp4Experts
 
 
 @dataclass(frozen=True, slots=True)

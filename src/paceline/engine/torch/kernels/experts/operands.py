@@ -4,18 +4,19 @@ import torch
 from torch import Tensor
 
 from paceline.engine.torch.kernels.experts.formats import DenseExperts, Experts, Fp8Experts, Int4Experts
+from paceline.engine.torch.kernels.fp4_linear.experts import Fp4Experts
 
 
 def _tile(rows: int, columns: int, warps: int, stages: int) -> dict[str, int]:
     return {"ROWS": rows, "COLUMNS": columns, "num_warps": warps, "num_stages": stages}
 
 
-# By format and tokens of a tile; columns are words for int4, and within one block of scales for fp8.
+# By format and tokens of a tile; columns are words for 4 bits, and within one block of scales for fp8.
 TILES = {
     **{("dense", tokens): _tile(64, 128, 4, 4) for tokens in (16, 32)},
     **{("dense", tokens): _tile(128, 64, 8, 4) for tokens in (64, 128)},
-    **{("int4", tokens): _tile(64, 32, 4, 4) for tokens in (16, 32)},
-    **{("int4", tokens): _tile(128, 16, 8, 3) for tokens in (64, 128)},
+    **{(form, tokens): _tile(64, 32, 4, 4) for form in ("int4", "fp4") for tokens in (16, 32)},
+    **{(form, tokens): _tile(128, 16, 8, 3) for form in ("int4", "fp4") for tokens in (64, 128)},
     **{("fp8", tokens): _tile(64, 128, 4, 4) for tokens in (16, 32)},
     **{("fp8", tokens): _tile(128, 128, 8, 3) for tokens in (64, 128)},
 }
@@ -23,12 +24,18 @@ TILES = {
 
 def format_of(matrix: Experts) -> str:
     """Its name among the kernel's constants."""
-    return {DenseExperts: "dense", Int4Experts: "int4", Fp8Experts: "fp8"}[type(matrix)]
+    return {DenseExperts: "dense", Int4Experts: "int4", Fp4Experts: "fp4", Fp8Experts: "fp8"}[type(matrix)]
+
+
+def by_words(matrix: Experts) -> bool:
+    """Whether its columns are multiplied in the order of `w4a16.triton.nibble_product`."""
+    return isinstance(matrix, Int4Experts | Fp4Experts)
 
 
 def operands(matrix: Experts, dtype: torch.dtype) -> dict[str, object]:
     """What a kernel is told of `matrix`, whose factor is of `dtype`."""
     zeros: Tensor | None = None
+    factors: Tensor | None = None
     match matrix:
         case DenseExperts(weight):
             scales, group, columns = weight, (1, 1), weight.shape[2]
@@ -39,6 +46,13 @@ def operands(matrix: Experts, dtype: torch.dtype) -> dict[str, object]:
             group = (1, columns // scales.shape[2])
             assert weight.dtype == torch.int32 and columns % scales.shape[2] == 0
             assert zeros is None or (zeros.shape == scales.shape and zeros.is_contiguous())
+        case Fp4Experts(codes, scales, factors):
+            # Two codes of a byte, the first in its low half, are eight of a word in the same order.
+            weight = codes.view(torch.int32)
+            columns = weight.shape[2]
+            group = (1, columns // scales.shape[2])
+            scales = scales.view(torch.uint8) if scales.dtype == torch.float8_e8m0fnu else scales
+            assert columns % scales.shape[2] == 0 and factors.is_contiguous()
         case Fp8Experts(weight, scales, group):
             columns = weight.shape[2]
             assert group[1] >= columns or group[1] % TILES["fp8", 16]["COLUMNS"] == 0
@@ -46,6 +60,7 @@ def operands(matrix: Experts, dtype: torch.dtype) -> dict[str, object]:
     assert weight.is_contiguous() and scales.is_contiguous()
     return {
         "weight": weight, "scales": scales, "zeros": scales if zeros is None else zeros,
+        "factors": scales if factors is None else factors,
         "columns": columns, "scale_columns": scales.shape[2],
         "weight_stride": weight.stride(0), "scale_stride": scales.stride(0),
         "FORMAT": format_of(matrix), "HAS_ZEROS": zeros is not None, "GROUP_ROWS": group[0], "GROUP_COLUMNS": group[1],

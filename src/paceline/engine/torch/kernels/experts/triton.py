@@ -13,22 +13,22 @@ from torch import Tensor
 from paceline.engine.torch.kernels.aot import Specialisation
 from paceline.engine.torch.kernels.expert_blocks.triton import align
 from paceline.engine.torch.kernels.experts.formats import ExpertLayer
-from paceline.engine.torch.kernels.experts.operands import TILES, format_of, operands
+from paceline.engine.torch.kernels.experts.operands import TILES, by_words, format_of, operands
 from paceline.engine.torch.kernels.tiles import tile_of, token_block
-from paceline.engine.torch.kernels.w4a16.triton import by_nibble, int4_product
+from paceline.engine.torch.kernels.w4a16.triton import by_nibble, nibble_product
 
 
 @triton.jit
 def _product(
-    x, x_rows, x_mask, weight, scales, zeros, rows, row_mask, columns, scale_columns,
+    x, x_rows, x_mask, weight, scales, zeros, factors, rows, row_mask, columns, scale_columns,
     FORMAT: tl.constexpr, HAS_ZEROS: tl.constexpr, GROUP_ROWS: tl.constexpr, GROUP_COLUMNS: tl.constexpr,
     TOKENS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """float32 [ROWS, TOKENS]: `rows` of one expert's weights by `x_rows` of x [.., columns]; words count for int4."""
-    if FORMAT == "int4":
-        acc = int4_product(
+    """float32 [ROWS, TOKENS]: `rows` of one expert's weights by `x_rows` of x [.., columns]; words count for 4 bits."""
+    if FORMAT == "int4" or FORMAT == "fp4":
+        acc = nibble_product(
             x, x_rows, x_mask, weight, scales, zeros, rows, row_mask, columns, 0, columns,
-            GROUP_COLUMNS, HAS_ZEROS, TOKENS, ROWS, COLUMNS,
+            FORMAT, GROUP_COLUMNS, HAS_ZEROS, TOKENS, ROWS, COLUMNS,
         )  # fmt: skip
     else:
         acc = tl.zeros((ROWS, TOKENS), tl.float32)
@@ -45,18 +45,20 @@ def _product(
                 acc += tl.dot(left.to(right.dtype), right, input_precision="ieee") * scale[:, None]
             else:
                 acc = tl.dot(left, right, acc, input_precision="ieee")
+    if FORMAT == "fp4":
+        acc *= tl.load(factors + rows, row_mask, 0.0)[:, None]
     return acc
 
 
 @triton.jit
 def _gate_up(
-    x, slots, owners, shares, out, weight, scales, zeros, bias,
+    x, slots, owners, shares, out, weight, scales, zeros, factors, bias,
     pairs, per_token, inner, blocks, columns, scale_columns, weight_stride, scale_stride,
     ACTIVATION: tl.constexpr, SCALE_INPUT: tl.constexpr, HAS_BIAS: tl.constexpr, OUT_SLICES: tl.constexpr,
     FORMAT: tl.constexpr, HAS_ZEROS: tl.constexpr, GROUP_ROWS: tl.constexpr, GROUP_COLUMNS: tl.constexpr,
     TOKENS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """out [pairs, inner]; with OUT_SLICES = 8 in the order of `int4_product`, [pairs, 8, inner / 8]."""
+    """out [pairs, inner]; with OUT_SLICES = 8 in the order of `nibble_product`, [pairs, 8, inner / 8]."""
     block, r = tile_of(tl.program_id(0), blocks, 2 * inner, ROWS)
     expert = tl.load(owners + block).to(tl.int64)
     if expert < 0:
@@ -69,7 +71,7 @@ def _gate_up(
     acc = _product(
         x, slot // per_token, slot < pairs,
         weight + expert * weight_stride, scales + expert * scale_stride, zeros + expert * scale_stride,
-        row, unit < inner, columns, scale_columns,
+        factors + expert * 2 * inner, row, unit < inner, columns, scale_columns,
         FORMAT, HAS_ZEROS, GROUP_ROWS, GROUP_COLUMNS, TOKENS, ROWS, COLUMNS,
     )  # fmt: skip
     if SCALE_INPUT:
@@ -91,7 +93,7 @@ def _gate_up(
 
 @triton.jit
 def _down(
-    x, slots, owners, shares, out, weight, scales, zeros, bias,
+    x, slots, owners, shares, out, weight, scales, zeros, factors, bias,
     pairs, rows, blocks, columns, scale_columns, weight_stride, scale_stride,
     SCALE_OUTPUT: tl.constexpr, HAS_BIAS: tl.constexpr,
     FORMAT: tl.constexpr, HAS_ZEROS: tl.constexpr, GROUP_ROWS: tl.constexpr, GROUP_COLUMNS: tl.constexpr,
@@ -107,7 +109,7 @@ def _down(
     acc = _product(
         x, slot, slot < pairs,
         weight + expert * weight_stride, scales + expert * scale_stride, zeros + expert * scale_stride,
-        row, row < rows, columns, scale_columns,
+        factors + expert * rows, row, row < rows, columns, scale_columns,
         FORMAT, HAS_ZEROS, GROUP_ROWS, GROUP_COLUMNS, TOKENS, ROWS, COLUMNS,
     )  # fmt: skip
     if HAS_BIAS:
@@ -130,14 +132,13 @@ def experts(x: Tensor, expert_ids: Tensor, weights: Tensor, layer: ExpertLayer) 
     slots, owners = align(expert_ids, count, block)
     blocks, shares = len(owners), weights.contiguous()
     up_tile, down_tile = TILES[format_of(layer.gate_up), block], TILES[format_of(layer.down), block]
-    sliced = format_of(layer.down) == "int4"
     acted = x.new_empty(pairs, inner)
     _gate_up[(blocks * triton.cdiv(doubled, up_tile["ROWS"]),)](
-        by_nibble(x.contiguous()) if format_of(layer.gate_up) == "int4" else x.contiguous(),
+        by_nibble(x.contiguous()) if by_words(layer.gate_up) else x.contiguous(),
         slots, owners, shares, acted, bias=_bias(layer.gate_up_bias, shares),
         pairs=pairs, per_token=per_token, inner=inner, blocks=blocks,
         ACTIVATION=layer.activation, SCALE_INPUT=layer.scale_input, HAS_BIAS=layer.gate_up_bias is not None,
-        OUT_SLICES=8 if sliced else 1, TOKENS=block, **operands(layer.gate_up, x.dtype), **up_tile,
+        OUT_SLICES=8 if by_words(layer.down) else 1, TOKENS=block, **operands(layer.gate_up, x.dtype), **up_tile,
     )  # fmt: skip
     out = x.new_empty(pairs, hidden)
     _down[(blocks * triton.cdiv(hidden, down_tile["ROWS"]),)](
@@ -154,8 +155,12 @@ def _bias(bias: Tensor | None, stand_in: Tensor) -> Tensor:
     return stand_in if bias is None else bias
 
 
-_WEIGHTS = {"dense": ("*bf16:16", "*bf16:16", (1, 1)), "int4": ("*i32:16", "*bf16:16", (1, 4)),
-            "fp8": ("*fp8e4nv:16", "*fp32:16", (128, 128))}  # fmt: skip
+_WEIGHTS = {
+    "dense": ("*bf16:16", "*bf16:16", (1, 1)),
+    "int4": ("*i32:16", "*bf16:16", (1, 4)),
+    "fp4": ("*i32:16", "*u8:16", (1, 4)),
+    "fp8": ("*fp8e4nv:16", "*fp32:16", (128, 128)),
+}
 
 
 def _specialisation(
@@ -167,7 +172,8 @@ def _specialisation(
         kernel=kernel,
         signature={
             "x": "*bf16:16", "slots": "*i32:16", "owners": "*i32:16", "shares": "*fp32:16", "out": "*bf16:16",
-            "weight": weight, "scales": scales, "zeros": scales, "bias": "*bf16:16", "pairs": "i32", "blocks": "i32",
+            "weight": weight, "scales": scales, "zeros": scales, "factors": "*fp32:16", "bias": "*bf16:16",
+            "pairs": "i32", "blocks": "i32",
             "columns": "i32:16", "scale_columns": "i32", "weight_stride": "i32:16", "scale_stride": "i32", **more,
         },
         constants={
@@ -183,7 +189,7 @@ AOT = (
     *(
         _specialisation(
             _gate_up, form, tokens, {"per_token": "i32", "inner": "i32:16"},
-            ACTIVATION="silu", SCALE_INPUT=False, HAS_BIAS=False, OUT_SLICES=8 if form == "int4" else 1,
+            ACTIVATION="silu", SCALE_INPUT=False, HAS_BIAS=False, OUT_SLICES=8 if form in ("int4", "fp4") else 1,
         )
         for form in _WEIGHTS
         for tokens in (16, 128)

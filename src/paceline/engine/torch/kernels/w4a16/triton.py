@@ -16,27 +16,45 @@ from paceline.engine.torch.kernels.tiles import splits, tile_of, token_block
 
 
 @triton.jit
-def _affine(scales, zeros, lines, row_mask, word, last, GROUP_WORDS: tl.constexpr, HAS_ZEROS: tl.constexpr):
-    """Scale and zero of each word, float32 [ROWS, WORDS]."""
+def _value(bits, i: tl.constexpr, CODE: tl.constexpr):
+    """The i-th nibble of each word as float32: 0 to 15, or for "fp4" what e2m1 means by it."""
+    code = (bits >> (4 * i)) & 15
+    value = code.to(tl.float32)
+    if CODE == "fp4":
+        # Its exponent and mantissa, moved to where a float32 has these, mean 2^-126 of the same, also if subnormal.
+        value = (((code & 7) << 22) | ((code & 8) << 28)).to(tl.float32, bitcast=True) * 8.507059173023462e37
+    return value
+
+
+@triton.jit
+def _affine(
+    scales, zeros, lines, row_mask, word, last,
+    CODE: tl.constexpr, GROUP_WORDS: tl.constexpr, HAS_ZEROS: tl.constexpr,
+):  # fmt: skip
+    """Scale and zero of each word, float32 [ROWS, WORDS]; scales of type uint8 are exponents, e8m0."""
     mask = row_mask[:, None] & (word < last)[None, :]
     group = lines + (word // GROUP_WORDS)[None, :]
-    scale = tl.load(scales + group, mask, 0.0).to(tl.float32)
-    zero = tl.full(scale.shape, 8.0, tl.float32)
+    scale = tl.load(scales + group, mask, 0.0)
+    if scales.dtype.element_ty == tl.uint8:
+        scale = (scale.to(tl.int32) << 23).to(tl.float32, bitcast=True)
+    scale = scale.to(tl.float32)
+    zero = tl.full(scale.shape, 8.0 if CODE == "int4" else 0.0, tl.float32)
     if HAS_ZEROS:
         zero = tl.load(zeros + group, mask, 0).to(tl.float32)
     return scale, zero
 
 
 @triton.jit
-def int4_product(
+def nibble_product(
     x, x_rows, x_mask, packed, scales, zeros, rows, row_mask, words, first, last,
-    GROUP_WORDS: tl.constexpr, HAS_ZEROS: tl.constexpr,
+    CODE: tl.constexpr, GROUP_WORDS: tl.constexpr, HAS_ZEROS: tl.constexpr,
     TOKENS: tl.constexpr, ROWS: tl.constexpr, WORDS: tl.constexpr,
 ):  # fmt: skip
     """float32 [ROWS, TOKENS]: weights `rows` by activations `x_rows`, summed over the words from `first` to `last`.
 
     x: [.., 8, words], so that x[r, i, j] belongs to nibble i of word j
     packed: [.., words]; scales, zeros: [.., words / GROUP_WORDS]
+    CODE: "int4", less a zero that is 8 where HAS_ZEROS is not, or "fp4" (e2m1)
     """
     acc = tl.zeros((ROWS, TOKENS), tl.float32)
     rows = rows.to(tl.int64)[:, None]
@@ -44,14 +62,14 @@ def int4_product(
     x += x_rows.to(tl.int64)[None, :] * (8 * words)
     word = first + tl.arange(0, WORDS)
     # Two bytes are too few for an asynchronous copy, so that these loads are issued one step early by hand.
-    scale, zero = _affine(scales, zeros, lines, row_mask, word, last, GROUP_WORDS, HAS_ZEROS)
+    scale, zero = _affine(scales, zeros, lines, row_mask, word, last, CODE, GROUP_WORDS, HAS_ZEROS)
     for _ in range(first, last, WORDS):
         inside = word < last
         bits = tl.load(packed + rows * words + word[None, :], row_mask[:, None] & inside[None, :], 0)
-        ahead = _affine(scales, zeros, lines, row_mask, word + WORDS, last, GROUP_WORDS, HAS_ZEROS)
+        ahead = _affine(scales, zeros, lines, row_mask, word + WORDS, last, CODE, GROUP_WORDS, HAS_ZEROS)
         for i in tl.static_range(8):
             tile = tl.load(x + (i * words + word)[:, None], inside[:, None] & x_mask[None, :], 0.0)
-            weight = (((bits >> (4 * i)) & 15).to(tl.float32) - zero) * scale
+            weight = (_value(bits, i, CODE) - zero) * scale
             acc = tl.dot(weight.to(tile.dtype), tile, acc, input_precision="ieee")
         word += WORDS
         scale, zero = ahead
@@ -68,9 +86,9 @@ def _linear(
     t, r = tile_of(tl.program_id(0), tl.cdiv(tokens, TOKENS), rows, ROWS)
     token, row = t * TOKENS + tl.arange(0, TOKENS), r * ROWS + tl.arange(0, ROWS)
     first = tl.program_id(1) * part
-    acc = int4_product(
+    acc = nibble_product(
         x, token, token < tokens, packed, scales, zeros, row, row < rows, words, first, tl.minimum(first + part, words),
-        GROUP_WORDS, HAS_ZEROS, TOKENS, ROWS, WORDS,
+        "int4", GROUP_WORDS, HAS_ZEROS, TOKENS, ROWS, WORDS,
     )  # fmt: skip
     line = (tl.program_id(1) * tokens + token).to(tl.int64)[None, :]
     mask = (row < rows)[:, None] & (token < tokens)[None, :]
@@ -78,7 +96,7 @@ def _linear(
 
 
 def by_nibble(x: Tensor) -> Tensor:
-    """[T, in] -> [T, 8, in/8], as `int4_product` reads activations."""
+    """[T, in] -> [T, 8, in/8], as `nibble_product` reads activations."""
     return x.view(len(x), -1, 8).transpose(1, 2).contiguous()
 
 
