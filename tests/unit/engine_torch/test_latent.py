@@ -1,0 +1,164 @@
+"""Latent attention and its indexer where they are hard to see from outside, and the files of Kimi K2.5."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import torch
+from torch import Tensor
+
+from paceline.contracts.errors import InvalidRequest
+from paceline.engine.torch import indexer, latent
+from paceline.engine.torch.attention import Members
+from paceline.engine.torch.latent import expands
+from paceline.model.config import LatentAttention, Rope
+from tests.unit.engine_torch.models import Reference, save_model, start_engine
+from tests.unit.engine_torch.steps import Rows, make_step
+from tests.unit.engine_torch.test_parity import assert_same, prompt
+
+DEEPSEEK = LatentAttention(
+    heads=128,
+    q_rank=1536,
+    kv_rank=512,
+    nope_dim=128,
+    value_dim=128,
+    rope=Rope(10000.0, 64, interleaved=True),
+    scale=192**-0.5,
+)
+
+
+@pytest.fixture(scope="module")
+def sparse(tmp_path_factory: pytest.TempPathFactory) -> Reference:
+    return save_model("glm_moe_dsa", tmp_path_factory.mktemp("glm_moe_dsa"))
+
+
+@pytest.mark.parametrize(
+    ("rows", "positions", "expanded"),
+    [
+        (1, 2, False),
+        (5, 5, True),
+        (8192, 8192, True),
+        # 131072 to expand a latent or to absorb a query; then 320 or 1088 per row and position.
+        (170, 100_000, False),
+        (171, 100_000, True),
+        (64, 100, True),
+        (63, 110, False),
+    ],
+)
+def test_the_cheaper_way_is_taken(rows: int, positions: int, expanded: bool) -> None:
+    assert expands(DEEPSEEK, rows, positions) is expanded
+
+
+@pytest.mark.parametrize("expanded", [False, True])
+def test_both_ways_in_small_blocks(
+    expanded: bool, sparse: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A head or a row at a time, as long contexts have it."""
+    monkeypatch.setattr(latent, "expands", lambda *_: expanded)
+    monkeypatch.setattr(latent, "_EXPANDED", 1)
+    monkeypatch.setattr(indexer, "_SCORES", 1)
+    tokens, other = prompt(150), prompt(70, seed=1)
+    engine = start_engine(sparse.files)
+    found = [
+        engine.execute(make_step(Rows(tokens[:120], 0, [1, 2, 3]), Rows(other[:68], 0, [4, 5]))),
+        engine.execute(make_step(Rows(tokens[120:], 120, [1, 2, 3]), Rows(other[68:], 68, [4, 5]))),
+    ]
+    assert_same(np.concatenate([found[0][:120], found[1][:30]]), sparse.logits(tokens))
+    assert_same(np.concatenate([found[0][120:], found[1][30:]]), sparse.logits(other))
+
+
+def test_an_indexer_selects_what_transformers_selects(
+    sparse: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a fresh prompt, and of rows that see fewer positions than may be selected; shared layers select nothing."""
+    expected: list[Tensor] = []
+    hooks = [
+        layer.self_attn.indexer.register_forward_hook(lambda *call: expected.append(call[2][0]))
+        for layer in sparse.model.model.layers
+        if layer.self_attn.indexer is not None
+    ]
+    found: list[Tensor] = []
+    select = indexer._select
+
+    def record(query: Tensor, weights: Tensor, keys: Tensor, members: Members, top_k: int) -> Tensor:
+        found.append(select(query, weights, keys, members, top_k))
+        return found[-1]
+
+    monkeypatch.setattr(indexer, "_select", record)
+    tokens = prompt(90)
+    sparse.logits(tokens)
+    start_engine(sparse.files).execute(make_step(Rows(tokens, 0, [1, 2])))
+    for hook in hooks:
+        hook.remove()
+    assert len(found) == len(expected) == 2
+    for ours, theirs in zip(found, expected, strict=True):
+        for row in range(90):
+            # transformers fills the selection of early rows up with positions behind them.
+            seen = {int(p) for p in theirs[row] if p <= row}
+            assert sorted(seen) == sorted(p for p in ours[row].tolist() if p >= 0)
+            assert len(seen) == min(row + 1, 37)
+
+
+def test_short_contexts_do_without_scores(sparse: Reference, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But keep their keys, which longer ones need."""
+
+    def refuse(*_: object) -> Tensor:
+        raise AssertionError("scored")
+
+    tokens = prompt(60)
+    engine = start_engine(sparse.files)
+    with monkeypatch.context() as patched:
+        patched.setattr(indexer, "_select", refuse)
+        engine.execute(make_step(Rows(tokens[:37], 0, [1])))
+    found = engine.execute(make_step(Rows(tokens[37:], 37, [1])))
+    assert_same(found, sparse.logits(tokens)[37:])
+
+
+def save_kimi(directory: Path) -> Reference:
+    """The files of a text model under the names of one that also sees."""
+    reference = save_model("deepseek_v3", directory)
+    weights = safetensors.numpy.load_file(directory / "model.safetensors")
+    renamed = {f"language_model.{name}": weight for name, weight in weights.items()}
+    renamed["vision_tower.patch_embed.proj.weight"] = np.zeros((2, 2), np.float32)
+    safetensors.numpy.save_file(renamed, directory / "model.safetensors")
+    text = json.loads((directory / "config.json").read_text()) | {"model_type": "kimi_k2"}
+    outer = {"model_type": "kimi_k25", "text_config": text, "vision_config": {"hidden_size": 16}}
+    (directory / "config.json").write_text(json.dumps(outer))
+    return reference
+
+
+def test_the_text_of_a_model_that_also_sees(tmp_path: Path) -> None:
+    reference = save_kimi(tmp_path)
+    tokens = prompt(40)
+    found = start_engine(reference.files).execute(make_step(Rows(tokens, 0, [1])))
+    assert_same(found, reference.logits(tokens))
+
+
+@pytest.mark.parametrize(
+    ("name", "weight", "reason"),
+    [
+        ("layers.1.self_attn.kv_b_proj.weight", None, "kv_b_proj.weight is missing"),
+        (
+            "layers.1.self_attn.kv_a_proj_with_mqa.weight",
+            torch.zeros(8, 96),
+            r"shape \(8, 96\), expected \(48, 96\)",
+        ),
+        ("layers.2.self_attn.indexer.k_norm.bias", None, "indexer.k_norm.bias is missing"),
+        ("layers.1.mlp.gate.e_score_correction_bias", torch.zeros(4), r"shape \(4,\), expected \(8,\)"),
+        ("layers.3.mlp.experts.7.up_proj.weight", None, "experts.7.up_proj.weight is missing"),
+    ],
+)
+def test_damaged_files_are_refused(
+    name: str, weight: Tensor | None, reason: str, sparse: Reference, tmp_path: Path
+) -> None:
+    weights = safetensors.numpy.load_file(sparse.directory / "model.safetensors")
+    if weight is None:
+        del weights[f"model.{name}"]
+    else:
+        weights[f"model.{name}"] = weight.numpy()
+    safetensors.numpy.save_file(weights, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_bytes((sparse.directory / "config.json").read_bytes())
+    with pytest.raises(InvalidRequest, match=reason):
+        start_engine(Reference(tmp_path, sparse.model).files)
