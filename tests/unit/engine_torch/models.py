@@ -148,15 +148,18 @@ class Reference:
     def __init__(self, directory: Path, model: Any) -> None:
         self.directory = directory
         self.model = model
+        self._known: dict[tuple[int, ...], npt.NDArray[np.float32]] = {}
 
     @property
     def files(self) -> ModelFiles:
         return locate(str(self.directory))
 
     def logits(self, tokens: list[int]) -> npt.NDArray[np.float32]:
-        """[tokens, vocab], computed by transformers."""
-        with torch.inference_mode():
-            found: npt.NDArray[np.float32] = self.model(torch.tensor([tokens])).logits[0].float().numpy()
+        """[tokens, vocab], computed by transformers once."""
+        if (found := self._known.get(tuple(tokens))) is None:
+            with torch.inference_mode():
+                found = self.model(torch.tensor([tokens])).logits[0].float().numpy()
+            self._known[tuple(tokens)] = found
         return found
 
 
@@ -184,7 +187,8 @@ def load_engine(files: ModelFiles) -> Engine:
 
 
 def start_engine(files: ModelFiles) -> Engine:
-    """A float32 engine over pages that hold NaN, as pages of another life might."""
+    """A float32 engine over pages that hold NaN, as pages of another life might: PAGES for each page group."""
     engine = load_engine(files)
-    engine.bind(np.full((PAGES, engine.layout.page_bytes), 0xFF, dtype=np.uint8))
+    layout = engine.layout
+    engine.bind(np.full((PAGES * len(layout.groups), layout.page_bytes), 0xFF, dtype=np.uint8))
     return engine

@@ -18,18 +18,27 @@ from tests.unit.engine_torch.models import PAGES, VOCAB, Reference
 
 
 class Checked:
-    """Runs sequences greedily and compares each row of logits."""
+    """Runs sequences greedily and compares each row of logits; there are `pages` for each page group."""
 
     def __init__(
         self, engine: Engine, reference: Reference, *, pages: int = PAGES, step_tokens: int = 256
     ) -> None:
-        self.pool = PagePool(pages, PageTags(np.zeros(pages, dtype=np.uint64)))
-        self.scheduler = Scheduler(
-            self.pool, engine.layout.groups, vocab=VOCAB, context=512, limits=Limits(step_tokens)
-        )
+        groups = engine.layout.groups
+        count = pages * len(groups)
+        self.pool = PagePool(count, PageTags(np.zeros(count, dtype=np.uint64)))
+        self.scheduler = Scheduler(self.pool, groups, vocab=VOCAB, context=512, limits=Limits(step_tokens))
         self._engine = engine
         self._reference = reference
         self.compared = 0
+
+    def sequence(self, tokens: list[int], output: int, number: int = 0) -> Sequence:
+        return make_sequence(
+            tokens,
+            output=output,
+            name=str(number),
+            arrival=number,
+            groups=len(self._engine.layout.groups),
+        )
 
     def run(self, *sequences: Sequence, offer: Callable[[Sequence], None] = lambda _: None) -> None:
         for sequence in sequences:
@@ -69,9 +78,9 @@ def greedy(reference: Reference, tokens: list[int], count: int) -> list[int]:
 def test_chunks_batches_and_prefix_hits(engine: Engine, reference: Reference) -> None:
     checked = Checked(engine, reference, step_tokens=50)
     prompts = [prompt(n, n) for n in (3, 64, 131, 200)]
-    cold = [make_sequence(p, output=6, name=str(i)) for i, p in enumerate(prompts)]
+    cold = [checked.sequence(p, 6, i) for i, p in enumerate(prompts)]
     checked.run(*cold)
-    warm = make_sequence(cold[3].tokens + prompt(30, 9), output=6, name="warm")
+    warm = checked.sequence(cold[3].tokens + prompt(30, 9), 6, 4)
     checked.run(warm)
     assert warm.cached is not None
     assert warm.cached.device == 192
@@ -82,7 +91,7 @@ def test_chunks_batches_and_prefix_hits(engine: Engine, reference: Reference) ->
 
 def test_preemption_and_recomputation(engine: Engine, reference: Reference) -> None:
     checked = Checked(engine, reference, pages=4)
-    first, second = (make_sequence(prompt(60, n), output=80, name=str(n), arrival=n) for n in (0, 1))
+    first, second = (checked.sequence(prompt(60, n), 80, n) for n in (0, 1))
     preempted = False
 
     def watch(_: Sequence) -> None:
@@ -101,7 +110,7 @@ def test_drafts_are_verified_without_a_trace(engine: Engine, reference: Referenc
     checked = Checked(engine, reference)
     tokens = prompt(50)
     answer = greedy(reference, tokens, 30)
-    sequence = make_sequence(tokens, output=30)
+    sequence = checked.sequence(tokens, 30)
 
     def draft(s: Sequence) -> None:
         done = len(s.tokens)
