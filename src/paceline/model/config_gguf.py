@@ -16,6 +16,7 @@ from paceline.model.config import (
     YarnRope,
     yarn_attention_factor,
 )
+from paceline.model.families.common import MAX_LAYERS
 from paceline.model.fields import Fields
 from paceline.model.gguf import GgufFile
 
@@ -51,11 +52,13 @@ def read(path: Path) -> ModelConfig:
         qkv_bias=family == "qwen2",
         qk_norm="rms" if family == "qwen3" else None,
     )
+    if (layers := fields.count("block_count")) > MAX_LAYERS:
+        raise fields.refuse(f"{family}.block_count {layers} is above {MAX_LAYERS}")
     layer = LayerConfig(attention, DenseMlp(fields.count("feed_forward_length")))
     return ModelConfig(
         family=family,
         hidden=hidden,
-        layers=(layer,) * fields.count("block_count"),
+        layers=(layer,) * layers,
         vocab=file.tensor("token_embd.weight").shape[0],
         context=context,
         norm_eps=fields.number("attention.layer_norm_rms_epsilon"),

@@ -31,6 +31,16 @@ class StoredTensor:
     row_order: npt.NDArray[np.int64] | None = None
 
     @property
+    def storage(self) -> str:
+        """How the file holds it, in words."""
+        return self.dtype
+
+    @property
+    def arrays(self) -> tuple[UInt8]:
+        """Views of the file."""
+        return (self.data,)
+
+    @property
     def nbytes(self) -> int:
         """Bytes in the file."""
         return self.data.nbytes

@@ -8,10 +8,12 @@ import numpy as np
 from paceline.contracts.errors import InvalidRequest
 from paceline.model.config import GroupedAttention, ModelConfig
 from paceline.model.files import ModelFiles
-from paceline.model.fused import TransposedTensor, open_expert
+from paceline.model.fused import FusedExperts, TransposedTensor
 from paceline.model.gguf import GgufFile
 from paceline.model.names import Names
 from paceline.model.parts import Part, parts
+from paceline.model.quantized.configuration import read_scheme
+from paceline.model.quantized.matrices import StoredMatrix, open_matrix
 from paceline.model.safetensors import SafetensorsDirectory
 from paceline.model.stored import StoredTensor
 
@@ -35,7 +37,8 @@ _GGUF_LAYER = {
 }
 
 
-Stored: TypeAlias = StoredTensor | TransposedTensor
+Stored: TypeAlias = StoredMatrix | TransposedTensor
+"""Each has `shape`, `arrays` and `nbytes` in the file, and `float32(start, stop)`, the values of some rows."""
 
 
 def open_weights(files: ModelFiles, config: ModelConfig) -> dict[str, Stored]:
@@ -50,11 +53,16 @@ def open_weights(files: ModelFiles, config: ModelConfig) -> dict[str, Stored]:
 def _safetensors(files: ModelFiles, config: ModelConfig) -> Callable[[Part], Stored]:
     source = SafetensorsDirectory(files.path)
     names = Names.of(config.family, source)
+    scheme = read_scheme(files.path)
+    fused = FusedExperts(source, scheme)
 
     def open_part(part: Part) -> Stored:
         name = names.stored(part.name)
-        if (expert := open_expert(source, name, part.shape)) is not None:
+        if (expert := fused.open(name, part.shape)) is not None:
             return expert
+        if part.matrix:
+            rows, columns = part.shape
+            return open_matrix(source, name.removesuffix(".weight"), (rows, columns), scheme)
         return _checked(source.tensor(name), name, part, files)
 
     return open_part

@@ -202,6 +202,8 @@ def test_refusals(change: dict[str, Any], reason: str, tmp_path: Path) -> None:
         ({"general.architecture": "gemma3"}, "architecture 'gemma3' is none of llama, qwen2, qwen3"),
         ({"llama.expert_count": 8}, "mixtures of experts"),
         ({"llama.block_count": None}, "llama.block_count is missing"),
+        # Nothing of the size that it claims is ever made.
+        ({"llama.block_count": 2**31 - 1}, "llama.block_count 2147483647 is above 1000"),
         ({"llama.rope.dimension_count": 8}, "another width"),
         (
             {"llama.rope.scaling.type": "longrope", "llama.rope.scaling.factor": 2.0},

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from paceline.engine.torch.kernels.blocks import row_blocks
+from paceline.model.fused import TransposedTensor
 from paceline.model.quantized.fp4 import Fp4Matrix
 from paceline.model.quantized.fp8 import Fp8Matrix
 from paceline.model.quantized.int4 import SYMMETRIC_ZERO, Int4Matrix
 from paceline.model.stored import StoredTensor
+from paceline.model.weights import Stored
 
 _SCALE_TYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 _FP4_SCALE_TYPES = {"F8_E4M3": torch.float8_e4m3fn, "F8_E8M0": torch.float8_e8m0fnu}
@@ -21,7 +23,7 @@ _FP4_SCALE_TYPES = {"F8_E4M3": torch.float8_e4m3fn, "F8_E8M0": torch.float8_e8m0
 _BLOCK = 1 << 18
 
 
-def dense(parts: Sequence[StoredTensor], dtype: torch.dtype) -> Tensor:
+def dense(parts: Sequence[Stored], dtype: torch.dtype) -> Tensor:
     """`dtype` [rows, ...]"""
     joined = torch.empty((_rows(parts), *parts[0].shape[1:]), dtype=dtype)
     for target, part in zip(torch.split(joined, [p.shape[0] for p in parts]), parts, strict=True):
@@ -29,20 +31,24 @@ def dense(parts: Sequence[StoredTensor], dtype: torch.dtype) -> Tensor:
     return joined
 
 
-def convert(stored: StoredTensor, target: Tensor) -> None:
+def convert(stored: Stored, target: Tensor) -> None:
     """Fill `target`, on the CPU, which has the shape of `stored`."""
-    rows, columns = stored.data.shape[0], prod(stored.shape) // stored.data.shape[0]
+    rows, columns = prod(stored.shape[:-1]), stored.shape[-1]
     target = target.view(rows, columns)
-    same_bits = stored.dtype == "BF16" and target.dtype == torch.bfloat16
+    bits = stored.raw if _is_bfloat16(stored) and target.dtype == torch.bfloat16 else None
     stride = max(1, _BLOCK // columns)
     for start in range(0, rows, stride):
         stop = min(start + stride, rows)
-        if same_bits:
-            np.copyto(target[start:stop].view(torch.int16).numpy(), stored.raw(start, stop).view("<i2"))
+        if bits is not None:
+            np.copyto(target[start:stop].view(torch.int16).numpy(), bits(start, stop).view("<i2"))
         else:
             # Float32 files are read in place, and torch warns of memory that it may not write.
             values = np.require(stored.float32(start, stop), requirements="W")
             target[start:stop] = torch.from_numpy(values)
+
+
+def _is_bfloat16(stored: Stored) -> TypeGuard[StoredTensor | TransposedTensor]:
+    return isinstance(stored, StoredTensor | TransposedTensor) and stored.dtype == "BF16"
 
 
 def int4(parts: Sequence[Int4Matrix]) -> tuple[Tensor, Tensor, Tensor | None]:

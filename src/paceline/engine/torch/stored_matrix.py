@@ -13,15 +13,16 @@ from paceline.engine.torch.kernels.experts import DenseExperts, Experts, Fp8Expe
 from paceline.engine.torch.kernels.fp4_linear.experts import Fp4Experts
 from paceline.engine.torch.linear import Linear, Map
 from paceline.engine.torch.matrix import Biased, Fp4, Fp8, Int4, Joined
+from paceline.model.fused import TransposedTensor
 from paceline.model.quantized.fp4 import Fp4Matrix
 from paceline.model.quantized.fp8 import Fp8Matrix
 from paceline.model.quantized.int4 import Int4Matrix, Int64
-from paceline.model.quantized.matrices import StoredMatrix
 from paceline.model.stored import StoredTensor
+from paceline.model.weights import Stored
 
 
 def read_matrix(
-    parts: Sequence[StoredMatrix],
+    parts: Sequence[Stored],
     dtype: torch.dtype,
     device: torch.device,
     bias: Tensor | None = None,
@@ -31,7 +32,7 @@ def read_matrix(
     Quantised weights are kept as they are; those in floating point, and those of GGUF, become `dtype`. Parts of one
     format make one matrix. `bias` is on `device` already.
     """
-    if plain := _all(parts, StoredTensor):
+    if plain := _floating(parts):
         return Linear(gather.dense(plain, dtype).to(device), bias)
     maps = [_read(run, dtype, device) for run in _runs(parts)]
     joined = maps[0] if len(maps) == 1 else Joined(tuple(maps))
@@ -39,7 +40,7 @@ def read_matrix(
 
 
 def stack_experts(
-    experts: Sequence[Sequence[StoredMatrix]], dtype: torch.dtype, device: torch.device
+    experts: Sequence[Sequence[Stored]], dtype: torch.dtype, device: torch.device
 ) -> Experts | Fp4Experts:
     """One matrix for each expert, made of its parts one below the other, all experts stacked.
 
@@ -52,7 +53,7 @@ def stack_experts(
     def stacked(tensor: Tensor) -> Tensor:
         return tensor.view(len(experts), -1, *tensor.shape[1:]).to(device)
 
-    if plain := _all(flat, StoredTensor):
+    if plain := _floating(flat):
         return DenseExperts(stacked(gather.dense(plain, dtype)))
     if int4 := _all(flat, Int4Matrix):
         if int4[0].columns is not None:
@@ -67,8 +68,8 @@ def stack_experts(
     return Fp4Experts(stacked(codes), stacked(scales), stacked(factors))
 
 
-def _read(run: Sequence[StoredMatrix], dtype: torch.dtype, device: torch.device) -> Map:
-    if plain := _all(run, StoredTensor):
+def _read(run: Sequence[Stored], dtype: torch.dtype, device: torch.device) -> Map:
+    if plain := _floating(run):
         return Linear(gather.dense(plain, dtype).to(device))
     if int4 := _all(run, Int4Matrix):
         packed, scales, zeros = gather.int4(int4)
@@ -85,7 +86,7 @@ def _read(run: Sequence[StoredMatrix], dtype: torch.dtype, device: torch.device)
     return Fp4(*(tensor.to(device) for tensor in gather.fp4(_all(run, Fp4Matrix))))
 
 
-def _runs(parts: Sequence[StoredMatrix]) -> Iterator[list[StoredMatrix]]:
+def _runs(parts: Sequence[Stored]) -> Iterator[list[Stored]]:
     """`parts` cut where neighbours cannot be one matrix."""
     run = [parts[0]]
     for part in parts[1:]:
@@ -96,10 +97,10 @@ def _runs(parts: Sequence[StoredMatrix]) -> Iterator[list[StoredMatrix]]:
     yield run
 
 
-def _joinable(one: StoredMatrix, other: StoredMatrix) -> bool:
+def _joinable(one: Stored, other: Stored) -> bool:
     """Whether rows of both can lie in one matrix."""
     match one, other:
-        case StoredTensor(), StoredTensor():
+        case ((StoredTensor() | TransposedTensor()), (StoredTensor() | TransposedTensor())):
             return True
         case Int4Matrix(), Int4Matrix():
             return one.group == other.group and _same_order(one.columns, other.columns)
@@ -115,6 +116,10 @@ def _same_order(one: Int64 | None, other: Int64 | None) -> bool:
     if one is None or other is None:
         return one is other
     return np.array_equal(one, other)
+
+
+def _floating(parts: Sequence[Stored]) -> list[StoredTensor | TransposedTensor]:
+    return [*_all(parts, StoredTensor)] or [*_all(parts, TransposedTensor)]
 
 
 _Kind = TypeVar("_Kind")

@@ -31,6 +31,16 @@ class Fp4Matrix:
         return rows, 2 * octets
 
     @property
+    def storage(self) -> str:
+        """How the file holds it, in words."""
+        return f"e2m1 with scales in {self.scale_dtype} and factor {self.factor}"
+
+    @property
+    def arrays(self) -> tuple[UInt8, UInt8]:
+        """Views of the file."""
+        return self.codes, self.scales
+
+    @property
     def nbytes(self) -> int:
         """Bytes in the file."""
         return self.codes.nbytes + self.scales.nbytes

@@ -30,6 +30,16 @@ class Fp8Matrix:
         rows, columns = self.codes.shape
         return rows, columns
 
+    @property
+    def storage(self) -> str:
+        """How the file holds it, in words."""
+        return f"e4m3 in blocks of {self.block}"
+
+    @property
+    def arrays(self) -> tuple[UInt8, Float32]:
+        """The values in the file."""
+        return self.codes, self.scales
+
     def float32(self, start: int, stop: int) -> Float32:
         """Values of rows `start:stop`, float32 [rows, in]."""
         values = decode_e4m3(self.codes[start:stop])

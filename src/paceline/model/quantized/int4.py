@@ -1,7 +1,7 @@
 """Matrices of 4-bit integers, read in one form whatever their packing: w = (code - zero) * scale."""
 
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +10,7 @@ from paceline.model.floats import Float32, UInt8
 from paceline.model.quantized.nibbles import Int32, pack, unpack
 
 Int64: TypeAlias = npt.NDArray[np.int64]
+Arrays: TypeAlias = tuple[npt.NDArray[Any], ...]
 
 SYMMETRIC_ZERO = 8
 
@@ -27,8 +28,8 @@ class Int4Rows(Protocol):
     """A packing in a file. Its rows are outputs, its columns inputs in the order of the file."""
 
     @property
-    def nbytes(self) -> int:
-        """Bytes in the file."""
+    def arrays(self) -> Arrays:
+        """Views of the file."""
         ...
 
     def read(self, start: int, stop: int) -> Int4Block: ...
@@ -50,9 +51,19 @@ class Int4Matrix:
     columns: Int64 | None = None
 
     @property
+    def storage(self) -> str:
+        """How the file holds it, in words."""
+        return f"{type(self.rows).__name__} in groups of {self.group}"
+
+    @property
+    def arrays(self) -> Arrays:
+        """Views of the file."""
+        return self.rows.arrays
+
+    @property
     def nbytes(self) -> int:
         """Bytes in the file."""
-        return self.rows.nbytes
+        return sum(array.nbytes for array in self.arrays)
 
     def read(self, start: int, stop: int) -> Int4Block:
         """Rows `start:stop`, with columns in the order of `columns`."""

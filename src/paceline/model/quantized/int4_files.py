@@ -7,7 +7,7 @@ import numpy as np
 from paceline.contracts.errors import InvalidRequest
 from paceline.model.floats import UInt8
 from paceline.model.quantized.formats import Int4Format
-from paceline.model.quantized.int4 import SYMMETRIC_ZERO, Int4Block, Int4Matrix, Int64, sort_columns
+from paceline.model.quantized.int4 import SYMMETRIC_ZERO, Arrays, Int4Block, Int4Matrix, Int64, sort_columns
 from paceline.model.quantized.nibbles import Int32, transpose, unpack
 from paceline.model.quantized.scales import FLOATS, as_float32
 from paceline.model.safetensors import SafetensorsDirectory, StoredArray
@@ -26,8 +26,8 @@ class CompressedRows:
     zeros: StoredArray | None
 
     @property
-    def nbytes(self) -> int:
-        return _nbytes(self.packed, self.scales, self.zeros)
+    def arrays(self) -> Arrays:
+        return _arrays(self.packed, self.scales, self.zeros)
 
     def read(self, start: int, stop: int) -> Int4Block:
         zeros = None if self.zeros is None else _packed_outputs(self.zeros.values.T, start, stop)
@@ -45,8 +45,8 @@ class GptqRows:
     bias: int
 
     @property
-    def nbytes(self) -> int:
-        return _nbytes(self.packed, self.scales, self.zeros)
+    def arrays(self) -> Arrays:
+        return _arrays(self.packed, self.scales, self.zeros)
 
     def read(self, start: int, stop: int) -> Int4Block:
         zeros = None
@@ -66,8 +66,8 @@ class AwqRows:
     zeros: StoredArray | None
 
     @property
-    def nbytes(self) -> int:
-        return _nbytes(self.packed, self.scales, self.zeros)
+    def arrays(self) -> Arrays:
+        return _arrays(self.packed, self.scales, self.zeros)
 
     def read(self, start: int, stop: int) -> Int4Block:
         zeros = None if self.zeros is None else _awq_zeros(self.zeros.values, start, stop)
@@ -164,5 +164,5 @@ def _awq_zeros(words: Int32, start: int, stop: int) -> UInt8:
     return np.ascontiguousarray(ordered[:, start - 8 * first : stop - 8 * first].T)
 
 
-def _nbytes(*arrays: StoredArray | None) -> int:
-    return sum(a.values.nbytes for a in arrays if a is not None)
+def _arrays(*arrays: StoredArray | None) -> Arrays:
+    return tuple(a.values for a in arrays if a is not None)
