@@ -100,6 +100,14 @@ def test_naive_is_the_definition(form: str, activation: Activation, biases: bool
     torch.testing.assert_close(experts(x, ids, weights, layer).double(), expected, rtol=1e-4, atol=1e-5)
 
 
+def test_rounding_activations_too_costs_what_three_bits_of_mantissa_cost() -> None:
+    layer = layer_of("fp8", 256, 64)
+    x, (ids, weights) = torch.randn(20, 256), routing(20, 2)
+    exact = naive.experts(x, ids, weights, layer)
+    error = (naive.experts_w8a8(x, ids, weights, layer) - exact).norm() / exact.norm()
+    assert 0.01 < error < 0.08
+
+
 def test_formats_agree_on_the_same_weights() -> None:
     int4 = Int4Experts(
         torch.tensor([[[0x76543210, -0x01234568]]], dtype=torch.int32), torch.tensor([[[0.5]]])
@@ -130,7 +138,7 @@ def test_triton_equals_naive(
 ) -> None:
     layer = layer_of(form, hidden, inner, group=group)
     x, (ids, weights) = torch.randn(tokens, hidden), routing(tokens, per_token)
-    expected = naive.experts(x, ids, weights, layer)
+    expected = naive.experts_w8a8(x, ids, weights, layer)
     torch.testing.assert_close(triton.experts(x, ids, weights, layer), expected, rtol=1e-4, atol=1e-5)
 
 
@@ -139,7 +147,7 @@ def test_triton_equals_naive(
 def test_triton_equals_naive_for_gpt_oss_and_scaled_inputs(form: str, scale_input: bool) -> None:
     layer = layer_of(form, 64, 32, "gpt_oss", biases=True, scale_input=scale_input)
     x, (ids, weights) = 3 * torch.randn(6, 64), routing(6, 2)
-    expected = naive.experts(x, ids, weights, layer)
+    expected = naive.experts_w8a8(x, ids, weights, layer)
     torch.testing.assert_close(triton.experts(x, ids, weights, layer), expected, rtol=1e-4, atol=1e-5)
 
 

@@ -22,6 +22,9 @@ def experts(x: Tensor, expert_ids: Tensor, weights: Tensor, layer: ExpertLayer) 
     expert_ids: int64 [T, k], each below E; those of a row differ
     weights: float32 [T, k]
     returns [T, H] in the type of x
+
+    On a GPU, what e4m3 weights are multiplied by is rounded to e4m3 too, as in `kernels.fp8_linear`:
+    `naive.experts_w8a8` states it.
     """
     if x.is_cuda:
         from paceline.engine.torch.kernels.experts.triton import experts as on_gpu

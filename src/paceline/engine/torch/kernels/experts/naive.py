@@ -1,14 +1,31 @@
 """Experts in plain PyTorch: the reference, and what a CPU runs."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn.functional import linear, silu
 
-from paceline.engine.torch.kernels.experts.formats import Activation, ExpertLayer
+from paceline.engine.torch.kernels.experts.formats import Activation, ExpertLayer, Experts, Fp8Experts
+from paceline.engine.torch.kernels.fp8_linear import naive as fp8
+
+# Rows [rows, in] by the matrix of an expert -> [rows, out].
+_Product = Callable[[Tensor, Experts, int], Tensor]
 
 
 def experts(x: Tensor, expert_ids: Tensor, weights: Tensor, layer: ExpertLayer) -> Tensor:
     """See the package. Only experts that have rows are expanded; the sum over a row's experts is in float32."""
+    return _experts(x, expert_ids, weights, layer, _multiply)
+
+
+def experts_w8a8(x: Tensor, expert_ids: Tensor, weights: Tensor, layer: ExpertLayer) -> Tensor:
+    """The same as a GPU computes it: what e4m3 weights are multiplied by is rounded to e4m3."""
+    return _experts(x, expert_ids, weights, layer, _multiply_w8a8)
+
+
+def _experts(
+    x: Tensor, expert_ids: Tensor, weights: Tensor, layer: ExpertLayer, multiply: _Product
+) -> Tensor:
     ids = expert_ids.flatten()
     order = ids.argsort(stable=True)
     tokens = order // expert_ids.shape[1]
@@ -24,21 +41,25 @@ def experts(x: Tensor, expert_ids: Tensor, weights: Tensor, layer: ExpertLayer) 
         inputs = x[tokens[rows]]
         if layer.scale_input:
             inputs = (inputs * shares[rows]).to(x.dtype)
-        outputs = _expert(inputs, expert, layer).float()
+        gate_up = _biased(multiply(inputs, layer.gate_up, expert), layer.gate_up_bias, expert)
+        inner = activate(gate_up, layer.activation)
+        outputs = _biased(multiply(inner, layer.down, expert), layer.down_bias, expert).float()
         out.index_add_(0, tokens[rows], outputs if layer.scale_input else outputs * shares[rows])
     return out.to(x.dtype)
 
 
-def _expert(x: Tensor, expert: int, layer: ExpertLayer) -> Tensor:
-    gate_up = linear(
-        x, layer.gate_up.dequantised(expert, x.dtype), _bias(layer.gate_up_bias, expert, x.dtype)
-    )
-    inner = activate(gate_up, layer.activation)
-    return linear(inner, layer.down.dequantised(expert, x.dtype), _bias(layer.down_bias, expert, x.dtype))
+def _multiply(x: Tensor, matrix: Experts, expert: int) -> Tensor:
+    return linear(x, matrix.dequantised(expert, x.dtype))
 
 
-def _bias(bias: Tensor | None, expert: int, dtype: torch.dtype) -> Tensor | None:
-    return None if bias is None else bias[expert].to(dtype)
+def _multiply_w8a8(x: Tensor, matrix: Experts, expert: int) -> Tensor:
+    if not isinstance(matrix, Fp8Experts):
+        return _multiply(x, matrix, expert)
+    return fp8.fp8_linear_w8a8(x, matrix.weight[expert], matrix.scales[expert], matrix.block)
+
+
+def _biased(x: Tensor, bias: Tensor | None, expert: int) -> Tensor:
+    return x if bias is None else x.add_(bias[expert])
 
 
 def activate(gate_up: Tensor, activation: Activation) -> Tensor:

@@ -5,26 +5,32 @@ from torch import Tensor
 
 from paceline.engine.torch.kernels.experts.formats import DenseExperts, Experts, Fp8Experts, Int4Experts
 from paceline.engine.torch.kernels.fp4_linear.experts import Fp4Experts
+from paceline.engine.torch.kernels.fp8_linear.naive import GROUP
 
 
 def _tile(rows: int, columns: int, warps: int, stages: int) -> dict[str, int]:
     return {"ROWS": rows, "COLUMNS": columns, "num_warps": warps, "num_stages": stages}
 
 
-# By format and tokens of a tile; columns are words for 4 bits, and within one block of scales for fp8.
+# By format and tokens of a tile; columns are words for 4 bits, and those of one scale for fp8.
 TILES = {
     **{("dense", tokens): _tile(64, 128, 4, 4) for tokens in (16, 32)},
     **{("dense", tokens): _tile(128, 64, 8, 4) for tokens in (64, 128)},
     **{(form, tokens): _tile(64, 32, 4, 4) for form in ("int4", "fp4") for tokens in (16, 32)},
     **{(form, tokens): _tile(128, 16, 8, 3) for form in ("int4", "fp4") for tokens in (64, 128)},
-    **{("fp8", tokens): _tile(64, 128, 4, 4) for tokens in (16, 32)},
-    **{("fp8", tokens): _tile(128, 128, 8, 3) for tokens in (64, 128)},
+    **{("fp8", tokens): _tile(64, GROUP, 4, 5) for tokens in (16, 32)},
+    ("fp8", 64): _tile(128, GROUP, 8, 4),  # twice the tokens would spill: each has a scale in each step
 }
 
 
 def format_of(matrix: Experts) -> str:
     """Its name among the kernel's constants."""
     return {DenseExperts: "dense", Int4Experts: "int4", Fp4Experts: "fp4", Fp8Experts: "fp8"}[type(matrix)]
+
+
+def most_tokens(matrix: Experts) -> int:
+    """The largest tile that there is for it."""
+    return max(tokens for form, tokens in TILES if form == format_of(matrix))
 
 
 def by_words(matrix: Experts) -> bool:
@@ -55,7 +61,7 @@ def operands(matrix: Experts, dtype: torch.dtype) -> dict[str, object]:
             assert columns % scales.shape[2] == 0 and factors.is_contiguous()
         case Fp8Experts(weight, scales, group):
             columns = weight.shape[2]
-            assert group[1] >= columns or group[1] % TILES["fp8", 16]["COLUMNS"] == 0
+            assert group[1] >= columns or group[1] % GROUP == 0
             assert scales.shape[1:] == (-(-weight.shape[1] // group[0]), -(-columns // group[1]))
     assert weight.is_contiguous() and scales.is_contiguous()
     return {

@@ -2,7 +2,7 @@
 
 `expert_blocks` gives each expert whole blocks of rows, so that a program multiplies by one expert's weights; `_gate_up`
 writes a row of I for each (token, expert), `_down` a row of H, and those of a token are added up at last. As in
-`kernels.w4a16`, weights are the left factor. Weights of 8 bits are widened in registers: activations keep theirs.
+`kernels.w4a16`, weights are the left factor; where they are e4m3, the right one is too, as in `kernels.fp8_linear`.
 """
 
 import torch
@@ -12,19 +12,23 @@ from torch import Tensor
 
 from paceline.engine.torch.kernels.aot import Specialisation
 from paceline.engine.torch.kernels.expert_blocks.triton import align
-from paceline.engine.torch.kernels.experts.formats import ExpertLayer
-from paceline.engine.torch.kernels.experts.operands import TILES, by_words, format_of, operands
+from paceline.engine.torch.kernels.experts.formats import ExpertLayer, Experts, Fp8Experts
+from paceline.engine.torch.kernels.experts.operands import TILES, by_words, format_of, most_tokens, operands
+from paceline.engine.torch.kernels.fp8_linear.triton import quantise
 from paceline.engine.torch.kernels.tiles import tile_of, token_block
 from paceline.engine.torch.kernels.w4a16.triton import by_nibble, nibble_product
 
 
 @triton.jit
 def _product(
-    x, x_rows, x_mask, weight, scales, zeros, factors, rows, row_mask, columns, scale_columns,
+    x, x_scales, lines, x_rows, x_mask, weight, scales, zeros, factors, rows, row_mask, columns, scale_columns,
     FORMAT: tl.constexpr, HAS_ZEROS: tl.constexpr, GROUP_ROWS: tl.constexpr, GROUP_COLUMNS: tl.constexpr,
     TOKENS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """float32 [ROWS, TOKENS]: `rows` of one expert's weights by `x_rows` of x [.., columns]; words count for 4 bits."""
+    """float32 [ROWS, TOKENS]: `rows` of one expert's weights by `x_rows` of x [lines, columns]; words count for 4 bits.
+
+    x_scales: [columns / COLUMNS, lines], of x in e4m3
+    """
     if FORMAT == "int4" or FORMAT == "fp4":
         acc = nibble_product(
             x, x_rows, x_mask, weight, scales, zeros, rows, row_mask, columns, 0, columns,
@@ -39,10 +43,10 @@ def _product(
             right = tl.load(x + column[:, None], (column < columns)[:, None] & x_mask[None, :], 0.0)
             left = tl.load(weight + column[None, :], row_mask[:, None] & (column < columns)[None, :], 0.0)
             if FORMAT == "fp8":
-                scale = tl.load(
-                    scales + rows // GROUP_ROWS * scale_columns + start // GROUP_COLUMNS, row_mask, 0.0
-                )
-                acc += tl.dot(left.to(right.dtype), right, input_precision="ieee") * scale[:, None]
+                group = rows // GROUP_ROWS * scale_columns + start // GROUP_COLUMNS
+                scale = tl.load(scales + group, row_mask, 0.0)
+                x_scale = tl.load(x_scales + start // COLUMNS * lines + x_rows, x_mask, 0.0)
+                acc += tl.dot(left, right) * (scale[:, None] * x_scale[None, :])
             else:
                 acc = tl.dot(left, right, acc, input_precision="ieee")
     if FORMAT == "fp4":
@@ -52,7 +56,7 @@ def _product(
 
 @triton.jit
 def _gate_up(
-    x, slots, owners, shares, out, weight, scales, zeros, factors, bias,
+    x, x_scales, slots, owners, shares, out, weight, scales, zeros, factors, bias,
     pairs, per_token, inner, blocks, columns, scale_columns, weight_stride, scale_stride,
     ACTIVATION: tl.constexpr, SCALE_INPUT: tl.constexpr, HAS_BIAS: tl.constexpr, OUT_SLICES: tl.constexpr,
     FORMAT: tl.constexpr, HAS_ZEROS: tl.constexpr, GROUP_ROWS: tl.constexpr, GROUP_COLUMNS: tl.constexpr,
@@ -69,7 +73,7 @@ def _gate_up(
     # Gate and up of a unit lie side by side in the tile, wherever they are in memory.
     row = 2 * unit + lane % 2 if ACTIVATION == "gpt_oss" else unit + lane % 2 * inner
     acc = _product(
-        x, slot // per_token, slot < pairs,
+        x, x_scales, pairs // per_token, slot // per_token, slot < pairs,
         weight + expert * weight_stride, scales + expert * scale_stride, zeros + expert * scale_stride,
         factors + expert * 2 * inner, row, unit < inner, columns, scale_columns,
         FORMAT, HAS_ZEROS, GROUP_ROWS, GROUP_COLUMNS, TOKENS, ROWS, COLUMNS,
@@ -93,7 +97,7 @@ def _gate_up(
 
 @triton.jit
 def _down(
-    x, slots, owners, shares, out, weight, scales, zeros, factors, bias,
+    x, x_scales, slots, owners, shares, out, weight, scales, zeros, factors, bias,
     pairs, rows, blocks, columns, scale_columns, weight_stride, scale_stride,
     SCALE_OUTPUT: tl.constexpr, HAS_BIAS: tl.constexpr,
     FORMAT: tl.constexpr, HAS_ZEROS: tl.constexpr, GROUP_ROWS: tl.constexpr, GROUP_COLUMNS: tl.constexpr,
@@ -107,7 +111,7 @@ def _down(
     slot = tl.load(slots + block * TOKENS + tl.arange(0, TOKENS))
     row = r * ROWS + tl.arange(0, ROWS)
     acc = _product(
-        x, slot, slot < pairs,
+        x, x_scales, pairs, slot, slot < pairs,
         weight + expert * weight_stride, scales + expert * scale_stride, zeros + expert * scale_stride,
         factors + expert * rows, row, row < rows, columns, scale_columns,
         FORMAT, HAS_ZEROS, GROUP_ROWS, GROUP_COLUMNS, TOKENS, ROWS, COLUMNS,
@@ -128,13 +132,13 @@ def experts(x: Tensor, expert_ids: Tensor, weights: Tensor, layer: ExpertLayer) 
     assert expert_ids.dtype == torch.int64 and weights.dtype == torch.float32
     assert expert_ids.shape == weights.shape == (tokens, per_token)
     pairs = tokens * per_token
-    block = token_block(triton.cdiv(pairs, count))
+    block = min(token_block(triton.cdiv(pairs, count)), most_tokens(layer.gate_up), most_tokens(layer.down))
     slots, owners = align(expert_ids, count, block)
     blocks, shares = len(owners), weights.contiguous()
     up_tile, down_tile = TILES[format_of(layer.gate_up), block], TILES[format_of(layer.down), block]
     acted = x.new_empty(pairs, inner)
     _gate_up[(blocks * triton.cdiv(doubled, up_tile["ROWS"]),)](
-        by_nibble(x.contiguous()) if by_words(layer.gate_up) else x.contiguous(),
+        *_factor(by_nibble(x.contiguous()) if by_words(layer.gate_up) else x.contiguous(), layer.gate_up),
         slots, owners, shares, acted, bias=_bias(layer.gate_up_bias, shares),
         pairs=pairs, per_token=per_token, inner=inner, blocks=blocks,
         ACTIVATION=layer.activation, SCALE_INPUT=layer.scale_input, HAS_BIAS=layer.gate_up_bias is not None,
@@ -142,12 +146,17 @@ def experts(x: Tensor, expert_ids: Tensor, weights: Tensor, layer: ExpertLayer) 
     )  # fmt: skip
     out = x.new_empty(pairs, hidden)
     _down[(blocks * triton.cdiv(hidden, down_tile["ROWS"]),)](
-        acted, slots, owners, shares, out, bias=_bias(layer.down_bias, shares),
+        *_factor(acted, layer.down), slots, owners, shares, out, bias=_bias(layer.down_bias, shares),
         pairs=pairs, rows=hidden, blocks=blocks,
         SCALE_OUTPUT=not layer.scale_input, HAS_BIAS=layer.down_bias is not None,
         TOKENS=block, **operands(layer.down, x.dtype), **down_tile,
     )  # fmt: skip
     return out if per_token == 1 else out.view(tokens, per_token, hidden).sum(1)
+
+
+def _factor(x: Tensor, matrix: Experts) -> tuple[Tensor, Tensor]:
+    """What `matrix` is multiplied by, and its scales where it has any."""
+    return quantise(x) if isinstance(matrix, Fp8Experts) else (x, x)
 
 
 def _bias(bias: Tensor | None, stand_in: Tensor) -> Tensor:
@@ -171,7 +180,8 @@ def _specialisation(
     return Specialisation(
         kernel=kernel,
         signature={
-            "x": "*bf16:16", "slots": "*i32:16", "owners": "*i32:16", "shares": "*fp32:16", "out": "*bf16:16",
+            "x": "*fp8e4nv:16" if form == "fp8" else "*bf16:16", "x_scales": "*fp32:16", "slots": "*i32:16",
+            "owners": "*i32:16", "shares": "*fp32:16", "out": "*bf16:16",
             "weight": weight, "scales": scales, "zeros": scales, "factors": "*fp32:16", "bias": "*bf16:16",
             "pairs": "i32", "blocks": "i32",
             "columns": "i32:16", "scale_columns": "i32", "weight_stride": "i32:16", "scale_stride": "i32", **more,
@@ -192,7 +202,7 @@ AOT = (
             ACTIVATION="silu", SCALE_INPUT=False, HAS_BIAS=False, OUT_SLICES=8 if form in ("int4", "fp4") else 1,
         )
         for form in _WEIGHTS
-        for tokens in (16, 128)
+        for tokens in (16, 64 if form == "fp8" else 128)
     ),
     _specialisation(
         _gate_up, "dense", 128, {"per_token": "i32", "inner": "i32:16"},
@@ -201,6 +211,6 @@ AOT = (
     *(
         _specialisation(_down, form, tokens, {"rows": "i32:16"}, SCALE_OUTPUT=True, HAS_BIAS=True)
         for form in _WEIGHTS
-        for tokens in (16, 128)
+        for tokens in (16, 64 if form == "fp8" else 128)
     ),
 )  # fmt: skip
