@@ -64,8 +64,11 @@ _LATENT: dict[str, Any] = _SHAPE | {
     "first_k_dense_replace": 1,
     "routed_scaling_factor": 1.5,
 }
-# Fewer heads than 32 leave exact ties between positions that no head wants.
+# Fewer heads than 32 leave exact ties between positions that no head wants, and a token for padding, whose embedding is
+# zero, ties them all.
 _SPARSE: dict[str, Any] = _LATENT | {
+    "pad_token_id": None,
+    "kv_lora_rank": 128,  # FP8 rows have scales of 128 values
     "num_hidden_layers": 4,
     "index_n_heads": 32,
     "index_head_dim": 24,

@@ -143,7 +143,7 @@ def test_the_text_of_a_model_that_also_sees(tmp_path: Path) -> None:
         (
             "layers.1.self_attn.kv_a_proj_with_mqa.weight",
             torch.zeros(8, 96),
-            r"shape \(8, 96\), expected \(48, 96\)",
+            r"shape \(8, 96\), expected \(144, 96\)",
         ),
         ("layers.2.self_attn.indexer.k_norm.bias", None, "indexer.k_norm.bias is missing"),
         ("layers.1.mlp.gate.e_score_correction_bias", torch.zeros(4), r"shape \(4,\), expected \(8,\)"),
