@@ -20,7 +20,10 @@ def greedy(reference: Reference, prompt: list[int], count: int) -> list[int]:
     return tokens[len(prompt) :]
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3", "deepseek_v3", "glm_moe_dsa"])
+@pytest.mark.parametrize(
+    "name",
+    ["llama", "qwen2", "qwen3", "deepseek_v3", "glm_moe_dsa", "qwen3_moe", "glm4_moe", "llama4", "gpt_oss"],
+)
 async def test_disaggregated_equals_unified_equals_a_single_loop(
     memory_broker: MemoryBroker, tmp_path: Path, name: str
 ) -> None:
