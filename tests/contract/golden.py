@@ -83,10 +83,17 @@ GOLDEN: list[tuple[m.Message, bytes]] = [
         b'{"type":"failed","request_id":"r","attempt":1,"worker":"d1","code":"integrity","message":"page 7","v":1}',
     ),
     (
-        m.Admit(transfer_id="aa", worker="d1", resident=1, pages=PAGES, profile_id=b"\xff", transfer=SHM),
+        m.Admit(
+            transfer_id="aa",
+            worker="d1",
+            resident=1,
+            pages=PAGES,
+            kv=m.KvForm(profile_id=b"\xff", dtype="fp8_e4m3", scales=[0.5]),
+            transfer=SHM,
+        ),
         b'{"type":"admit","transfer_id":"aa","worker":"d1","resident":1,"pages":'
         + PAGES_JSON
-        + b',"profile_id":"/w==","transfer":'
+        + b',"kv":{"profile_id":"/w==","dtype":"fp8_e4m3","scales":[0.5]},"transfer":'
         + SHM_JSON
         + b',"v":1}',
     ),
@@ -181,10 +188,12 @@ GOLDEN: list[tuple[m.Message, bytes]] = [
             state="ready",
             started=1767225600.5,
             load=m.Load(running=1, pages_used=3, counters={"hits": 2}),
-            model=m.ModelInfo(name="tiny", context=64, profile_id=b"p", page_bytes=4096, engine="fake"),
+            model=m.ModelInfo(
+                name="tiny", context=64, fingerprint=b"p", kv_dtype="float32", page_bytes=4096, engine="fake"
+            ),
         ),
         b'{"type":"beacon","role":"decode","worker":"d1","incarnation":"5eed","host":"node1","pid":4711,'
         b'"state":"ready","started":1767225600.5,"load":{"running":1,"pages_used":3,"counters":{"hits":2}},'
-        b'"model":{"name":"tiny","context":64,"profile_id":"cA==","page_bytes":4096,"engine":"fake"},"v":1}',
+        b'"model":{"name":"tiny","context":64,"fingerprint":"cA==","kv_dtype":"float32","page_bytes":4096,"engine":"fake"},"v":1}',
     ),
 ]

@@ -39,7 +39,9 @@ from paceline.runtime.identity import new_identity
 from paceline.runtime.tasks import Tasks
 from tests.service.gateway_model import EOS, tokens_of
 
-MODEL = ModelInfo(name="m", context=4096, profile_id=b"p" * 32, page_bytes=1024, engine="scripted")
+MODEL = ModelInfo(
+    name="m", context=4096, fingerprint=b"p" * 32, kv_dtype="float32", page_bytes=1024, engine="scripted"
+)
 
 
 @dataclass

@@ -250,6 +250,17 @@ Event: TypeAlias = Started | Done | Failed
 # --- decode <-> prefill ---------------------------------------------------------------------------
 
 
+class KvForm(msgspec.Struct, frozen=True):
+    """How a worker's pages keep KV: what another worker of the same model needs to write them.
+
+    `profile_id` names model, revision and layout as well; `scales` are those of the `dtype` that lie outside the pages.
+    """
+
+    profile_id: bytes
+    dtype: str
+    scales: list[float]
+
+
 class Admit(Message, frozen=True, tag="admit"):
     """Decode has room: push the prompt's pages into `pages`, which follow the first `resident` pages that decode
     already holds. Each page may be written only while its tag is unchanged.
@@ -261,7 +272,7 @@ class Admit(Message, frozen=True, tag="admit"):
     worker: str
     resident: int
     pages: list[PageRef]
-    profile_id: bytes
+    kv: KvForm
     transfer: TransferParams
     v: int = VERSION
 
@@ -434,11 +445,13 @@ class DraftClose(Message, frozen=True, tag="draft_close"):
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The model that a worker serves and the KV it makes; equal `profile_id`s hand pages over by raw copy."""
+    """The model that a worker serves. Workers of equal `fingerprint`, which names model and weights, hand pages over;
+    how each keeps them, `kv_dtype`, may differ."""
 
     name: str
     context: int
-    profile_id: bytes
+    fingerprint: bytes
+    kv_dtype: str
     page_bytes: int
     engine: str
 

@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from paceline.contracts.hashing import PAGE_TOKENS
 from paceline.engine.interface import Pages, Progress
-from paceline.engine.layout import PageGroup, PageLayout, Plane
+from paceline.engine.layout import KvDtype, PageGroup, PageLayout, Plane
+from paceline.engine.profile import KvProfile
 from paceline.engine.step import Float32, Int32, Step
 from paceline.model.config import ModelConfig, Span
 
@@ -34,6 +35,7 @@ class FakeEngine:
     """Implements `Engine`. One step takes `base_s + token_s * rows` seconds or as long as the arithmetic, if longer."""
 
     name = "fake"
+    kv_dtype: KvDtype = "float32"
 
     def __init__(
         self,
@@ -56,6 +58,7 @@ class FakeEngine:
         self._kv: Float32 | None = None
 
     def load(self, progress: Progress) -> None:
+        self.profile = KvProfile(self.fingerprint, self.kv_dtype, self.layout)
         progress(1, 1)
 
     def bind(self, pages: Pages) -> None:

@@ -6,7 +6,8 @@ from typing import Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from paceline.engine.layout import PageLayout
+from paceline.engine.layout import KvDtype, PageLayout
+from paceline.engine.profile import KvProfile
 from paceline.engine.step import Float32, Step
 
 Pages: TypeAlias = npt.NDArray[np.uint8]
@@ -21,8 +22,9 @@ class Engine(Protocol):
 
     Its life:
 
-    1. The constructor reads configuration only; `layout`, `vocab` and `context` are valid from then on.
-    2. `load` reads the weights. Raises `InvalidRequest` when the files are not a model it can run.
+    1. The constructor reads configuration only; everything but `profile` is valid from then on.
+    2. `load` reads the weights. Raises `InvalidRequest` when the files are not a model it can run. `profile` is valid
+       from then on.
     3. `bind` gives it the memory of the page pool, once. KV lives there and nowhere else, in `layout` order, so that
        others may copy pages in and out between steps.
     4. `execute` runs steps, in any number, until
@@ -54,6 +56,14 @@ class Engine(Protocol):
     @property
     def fingerprint(self) -> bytes:
         """32 bytes that name the model and the revision of its weights."""
+
+    @property
+    def kv_dtype(self) -> KvDtype:
+        """What keys and values are stored as."""
+
+    @property
+    def profile(self) -> KvProfile:
+        """Whose KV its pages hold, and how."""
 
     def load(self, progress: Progress) -> None: ...
 

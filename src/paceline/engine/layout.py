@@ -1,13 +1,12 @@
-"""The order of bytes in a page, and the profile id that says whose bytes they are.
+"""The order of bytes in a page.
 
 Layers that look equally far back form page groups of equally many bytes. A page belongs to one group and holds
-`PAGE_TOKENS` positions of its layers; a sequence has, for each group, a page per `PAGE_TOKENS` positions, and gives back
-those that the group's layers no longer see. One pool serves all groups (Jenga, arXiv 2503.18292).
+`PAGE_TOKENS` positions of its layers; a sequence has, for each group, a page per `PAGE_TOKENS` positions, and gives
+back those that the group's layers no longer see. One pool serves all groups (Jenga, arXiv 2503.18292).
 """
 
-import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
 from typing import Literal, TypeAlias, get_args
 
@@ -41,6 +40,24 @@ class Plane:
     dim: int
     format: PlaneFormat
     rotary: int = 0  # values at the end of a latent row that are its rotary key
+
+    def stored_as(self, dtype: KvDtype) -> "Plane":
+        """The same values in another dtype. Raises `InvalidRequest` for a latent that blocks of scales do not fit."""
+        match dtype, self.kind:
+            case (("float32" | "bfloat16"), _):
+                return replace(self, format=dtype)
+            case "fp8_e4m3", ("kv" | "latent"):
+                return replace(self, format="e4m3")
+            case _, "latent":
+                if (self.dim - self.rotary) % _LATENT_BLOCK:
+                    raise InvalidRequest(
+                        f"{dtype} has a scale for {_LATENT_BLOCK} values of a latent; "
+                        f"{self.dim - self.rotary} is no multiple"
+                    )
+                return replace(self, format="e4m3_latent")
+            case _:
+                # Index keys decide which positions are read at all: in FP8 each has its own scale, as DeepSeek does it.
+                return replace(self, format="e4m3_scaled")
 
     @property
     def row_bytes(self) -> int:
@@ -132,14 +149,11 @@ class PageLayout:
         """The group whose pages hold the KV of `layer`."""
         return next(g for g, _, plane in self.planes() if plane.layer == layer)
 
-    def profile_id(self, fingerprint: bytes, scales: bytes = b"") -> bytes:
-        """32 bytes naming (model and weights revision, KV dtype, `scales` outside the pages, layout): pages of equal
-        ids are interchangeable."""
-        digest = hashlib.sha256(
-            b"paceline/profile/2" + fingerprint + len(scales).to_bytes(8, "little") + scales
+    def stored_as(self, dtype: KvDtype) -> "PageLayout":
+        """The same values in another dtype. Raises `InvalidRequest` where it does not fit."""
+        return PageLayout(
+            tuple(PageGroup(tuple(p.stored_as(dtype) for p in g.planes), g.span) for g in self.groups)
         )
-        digest.update(f"{PAGE_TOKENS} {self.groups!r}".encode())
-        return digest.digest()
 
 
 def plan_layout(config: ModelConfig, dtype: KvDtype) -> PageLayout:
@@ -152,7 +166,7 @@ def plan_layout(config: ModelConfig, dtype: KvDtype) -> PageLayout:
     spans: dict[Span | None, list[list[Plane]]] = {}
     for i, layer in enumerate(config.layers):
         span = layer.attention.span if isinstance(layer.attention, GroupedAttention) else None
-        spans.setdefault(span, []).append(list(_layer_planes(i, layer, dtype)))
+        spans.setdefault(span, []).append([p.stored_as(dtype) for p in _layer_planes(i, layer)])
     size = gcd(*(len(layers) for layers in spans.values()))
     groups = tuple(
         PageGroup(tuple(plane for layer in layers[start : start + size] for plane in layer), span)
@@ -164,32 +178,11 @@ def plan_layout(config: ModelConfig, dtype: KvDtype) -> PageLayout:
     return PageLayout(groups)
 
 
-def _layer_planes(i: int, layer: LayerConfig, dtype: KvDtype) -> Iterator[Plane]:
+def _layer_planes(i: int, layer: LayerConfig) -> Iterator[Plane]:
     attention = layer.attention
     if isinstance(attention, GroupedAttention):
-        yield Plane(i, "kv", 2 * attention.kv_heads, attention.head_dim, _format(dtype))
+        yield Plane(i, "kv", 2 * attention.kv_heads, attention.head_dim, "float32")
         return
-    rotary = attention.rope.dim
-    if dtype != "fp8_per_token_head":
-        yield Plane(i, "latent", 1, attention.latent_dim, _format(dtype), rotary)
-    elif attention.kv_rank % _LATENT_BLOCK:
-        raise InvalidRequest(
-            f"fp8_per_token_head has a scale for {_LATENT_BLOCK} values of a latent; {attention.kv_rank} is no multiple"
-        )
-    else:
-        yield Plane(i, "latent", 1, attention.latent_dim, "e4m3_latent", rotary)
-    indexer = attention.indexer
-    if indexer is not None and not indexer.shared:
-        # Index keys decide which positions are read at all: under FP8 each has a scale of its own, as DeepSeek does.
-        index_format = _format("fp8_per_token_head" if dtype == "fp8_e4m3" else dtype)
-        yield Plane(i, "index", 1, indexer.dim, index_format)
-
-
-def _format(dtype: KvDtype) -> PlaneFormat:
-    match dtype:
-        case "fp8_e4m3":
-            return "e4m3"
-        case "fp8_per_token_head":
-            return "e4m3_scaled"
-        case _:
-            return dtype
+    yield Plane(i, "latent", 1, attention.latent_dim, "float32", rotary=attention.rope.dim)
+    if attention.indexer is not None and not attention.indexer.shared:
+        yield Plane(i, "index", 1, attention.indexer.dim, "float32")

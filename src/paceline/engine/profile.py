@@ -1,14 +1,17 @@
 """What makes pages of two workers interchangeable: the KV profile."""
 
+import hashlib
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from paceline.contracts.errors import InvalidRequest
+from paceline.contracts.hashing import PAGE_TOKENS
 from paceline.engine.layout import KvDtype, PageLayout, Plane, PlaneKind
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class KvProfile:
     """Whose KV an engine's pages hold and how they store it.
 
@@ -26,10 +29,16 @@ class KvProfile:
         if len(self.scales) != expected or not all(0.0 < s < float("inf") for s in self.scales):
             raise InvalidRequest(f"a KV cache of {self.dtype} needs {expected} positive scales")
 
-    @property
+    @cached_property
     def id(self) -> bytes:
-        """32 bytes: pages of equal ids are a raw copy."""
-        return self.layout.profile_id(self.fingerprint, struct.pack(f"<{len(self.scales)}f", *self.scales))
+        """32 bytes that name all of it: pages of equal ids are a raw copy."""
+        scales = struct.pack(f"<{len(self.scales)}d", *self.scales)
+        layout = f"{PAGE_TOKENS} {self.layout.groups!r} {len(scales)}"
+        return hashlib.sha256(b"paceline/profile/2" + self.fingerprint + layout.encode() + scales).digest()
+
+    def stored_as(self, dtype: KvDtype, scales: tuple[float, ...]) -> "KvProfile":
+        """The same KV as another worker keeps it. Raises `InvalidRequest` where that does not fit."""
+        return KvProfile(self.fingerprint, dtype, self.layout.stored_as(dtype), scales)
 
     def plane_scales(self) -> Iterator[tuple[tuple[int, PlaneKind], tuple[float, ...]]]:
         """(layer, kind) and the scales of each plane that has any: one for each head."""

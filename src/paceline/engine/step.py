@@ -34,7 +34,9 @@ class Step:
     parents: Int32  # [T] row of the parent for draft rows, else -1
     query_starts: Int32  # [S + 1]
     contexts: Int32  # [S] positions with KV once the step has run, draft rows included
-    page_table: Int32  # [G, S, max pages] of each sequence in order; 0 behind them and where one was given back
+    page_table: (
+        Int32  # [G, S, max pages] of each sequence in order; 0 behind them and where one was given back
+    )
     logit_rows: Int32  # [R] rows whose logits are wanted
     moves: Int64 = field(default_factory=_no_moves)  # [G, M, 2] slots copied from -> to before anything else
 

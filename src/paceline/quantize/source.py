@@ -9,7 +9,7 @@ from typing import Any
 
 from paceline.contracts.errors import InvalidRequest
 from paceline.model.fields import read_json
-from paceline.model.fused import open_expert
+from paceline.model.fused import FusedExperts
 from paceline.model.quantized.configuration import read_scheme
 from paceline.model.quantized.formats import Fp8Format
 from paceline.model.quantized.fp8 import open_fp8
@@ -81,8 +81,9 @@ class Source:
         kinds = ("gate_proj", "up_proj") if kind == "gate_up_proj" else (kind,)
         shape = (rows // len(kinds), columns)
         found: list[tuple[str, Matrix]] = []
+        fused = FusedExperts(self._tensors, scheme=None)
         for module in (f"{prefix}.{expert}.{k}" for expert in range(experts) for k in kinds):
-            if (matrix := open_expert(self._tensors, f"{module}.weight", shape)) is None:
+            if (matrix := fused.open(f"{module}.weight", shape)) is None:
                 raise self.array(name).refuse("is of no known name among the experts")
             found.append((module, matrix))
         return found

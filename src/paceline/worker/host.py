@@ -9,10 +9,11 @@ from pathlib import Path
 import structlog
 
 from paceline.contracts.errors import ContextTooLong
-from paceline.contracts.messages import Load, ModelInfo, Work
+from paceline.contracts.messages import KvForm, Load, ModelInfo, Work
 from paceline.engine.layout import KvDtype
 from paceline.engine.pages import NoTags, PagePool, PageTags
 from paceline.engine.plan import StepResult
+from paceline.engine.profile import KvProfile
 from paceline.engine.registry import open_engine
 from paceline.engine.scheduler import Limits, Scheduler
 from paceline.engine.sequence import Sequence
@@ -51,7 +52,6 @@ class EngineHost:
         )
         self._started = False
         self._exits = AsyncExitStack()
-        self.profile_id = self._engine.layout.profile_id(self._engine.fingerprint)
         self.page_bytes = self._engine.layout.page_bytes
         self.groups = self._engine.layout.groups
 
@@ -82,6 +82,16 @@ class EngineHost:
         self._started = True
         log.info("engine_ready", model=self._name, pages=pages, seconds=round(time.monotonic() - began, 3))
 
+    @property
+    def profile(self) -> KvProfile:
+        """Of its pages, from `start` on."""
+        return self._engine.profile
+
+    def kv_form(self) -> KvForm:
+        """What others need to write pages of this worker."""
+        profile = self.profile
+        return KvForm(profile_id=profile.id, dtype=profile.dtype, scales=list(profile.scales))
+
     async def close(self) -> None:
         """Undo what `start` did, as far as it came."""
         await self._exits.aclose()
@@ -90,7 +100,8 @@ class EngineHost:
         return ModelInfo(
             name=self._name,
             context=self._engine.context,
-            profile_id=self.profile_id,
+            fingerprint=self._engine.fingerprint,
+            kv_dtype=self._engine.kv_dtype,
             page_bytes=self.page_bytes,
             engine=self._engine.name,
         )

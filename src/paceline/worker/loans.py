@@ -46,7 +46,7 @@ async def borrow(
     context: Context, host: EngineHost, store: Beacon, keys: list[bytes], *, sparse: bool = False
 ) -> AsyncIterator[Loan]:
     """The pages of the longest stored prefix of `keys`, or, `sparse`, of all of them that are stored."""
-    stored = [page_key(key, host.profile_id) for key in keys]
+    stored = [page_key(key, host.profile.id) for key in keys]
     lookup = Lookup(worker=context.identity.worker, keys=stored, sparse=sparse)
     lease = await rpc.call(context.bus, subjects.LOOKUP, "kvstore", store.worker, lookup, timeout=LOOKUP_S)
     found = lease.found if sparse else range(len(lease.pages))
@@ -55,7 +55,7 @@ async def borrow(
         yield loan
     finally:
         if lease.pages:
-            damaged = [page_key(key, host.profile_id) for key in loan.damaged]
+            damaged = [page_key(key, host.profile.id) for key in loan.damaged]
             release = Release(lease_id=lease.lease_id, damaged=damaged)
             await rpc.call(context.bus, subjects.RELEASE, "kvstore", store.worker, release)
 

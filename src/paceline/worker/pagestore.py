@@ -147,7 +147,7 @@ class PageStore:
 
     async def _put(self, store: Beacon, pages: dict[bytes, int]) -> None:
         """Write those of `pages` (group key -> own page) that the store does not have."""
-        by_key = {page_key(key, self._host.profile_id): page for key, page in pages.items()}
+        by_key = {page_key(key, self._host.profile.id): page for key, page in pages.items()}
         if not by_key:
             return
         bus, worker = self._context.bus, self._context.identity.worker

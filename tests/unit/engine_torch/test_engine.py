@@ -1,5 +1,6 @@
 """The engine's life, its number formats, and a real model."""
 
+import shutil
 import sys
 from pathlib import Path
 from typing import get_args
@@ -7,6 +8,7 @@ from typing import get_args
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load_file, save_file
 
 from paceline.contracts.errors import InvalidRequest
 from paceline.engine.layout import KvDtype, PageGroup, PageLayout, Plane
@@ -144,3 +146,29 @@ def test_unknown_models_are_refused_at_once(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
     with pytest.raises(InvalidRequest, match="model_type 'gpt2'"):
         open_engine("torch", ModelFiles("m", "hf", tmp_path))
+
+
+def test_scales_of_the_cache_come_from_the_checkpoint(llama: Reference, tmp_path: Path) -> None:
+    """Where every layer has them; else from a sample, whose keys and values they let use half of e4m3's range."""
+    calibrated = fp8_scales(llama.files)
+    assert len(calibrated) == 6
+    assert all(0 < scale < 0.1 for scale in calibrated)
+
+    directory = shutil.copytree(llama.directory, tmp_path / "model")
+    weights = directory / "model.safetensors"
+    tensors = load_file(weights)
+    for layer in range(3):
+        for i, kind in enumerate("kv"):
+            tensors[f"model.layers.{layer}.self_attn.{kind}_scale"] = np.array(0.5 + layer + i / 4, np.float32)
+    save_file(tensors, weights, {"format": "pt"})
+    assert fp8_scales(locate(str(directory))) == (0.5, 0.75, 1.5, 1.75, 2.5, 2.75)
+
+    del tensors["model.layers.1.self_attn.v_scale"]
+    save_file(tensors, weights, {"format": "pt"})
+    assert fp8_scales(locate(str(directory))) == calibrated
+
+
+def fp8_scales(files: ModelFiles) -> tuple[float, ...]:
+    engine = open_engine("torch", files, dtype="float32", kv_dtype="fp8_e4m3")
+    engine.load(lambda done, total: None)
+    return engine.profile.scales

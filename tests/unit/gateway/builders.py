@@ -4,7 +4,9 @@ from typing import Literal
 
 from paceline.contracts.messages import Beacon, Load, ModelInfo, Role
 
-MODEL = ModelInfo(name="m", context=4096, profile_id=b"p" * 32, page_bytes=1024, engine="fake")
+MODEL = ModelInfo(
+    name="m", context=4096, fingerprint=b"p" * 32, kv_dtype="float32", page_bytes=1024, engine="fake"
+)
 
 
 def make_beacon(

@@ -81,7 +81,9 @@ def test_without_a_prefill_worker_decode_computes_the_prompt() -> None:
 
 
 def test_nobody_to_decode_is_unavailable() -> None:
-    other = ModelInfo(name="x", context=4096, profile_id=b"p" * 32, page_bytes=1, engine="fake")
+    other = ModelInfo(
+        name="x", context=4096, fingerprint=b"p" * 32, kv_dtype="float32", page_bytes=1, engine="fake"
+    )
     idle = [
         make_beacon("decode", "d1", state="starting"),
         make_beacon("decode", "d2", state="draining"),
@@ -99,7 +101,9 @@ def test_nobody_to_decode_is_unavailable() -> None:
         make_beacon(
             "prefill",
             "p1",
-            model=ModelInfo(name="m", context=4096, profile_id=b"q" * 32, page_bytes=1, engine="fake"),
+            model=ModelInfo(
+                name="m", context=4096, fingerprint=b"q" * 32, kv_dtype="float32", page_bytes=1, engine="fake"
+            ),
         ),
         make_beacon("prefill", "p1", state="draining"),
         make_beacon("prefill", "p1", load=Load(pages_total=15)),

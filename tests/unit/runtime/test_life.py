@@ -20,7 +20,9 @@ from paceline.runtime.life import live
 from tests.helpers import settle, until
 
 OWN = new_identity("decode", "w1")
-MODEL = ModelInfo(name="tiny", context=64, profile_id=b"p", page_bytes=4096, engine="fake")
+MODEL = ModelInfo(
+    name="tiny", context=64, fingerprint=b"p", kv_dtype="float32", page_bytes=4096, engine="fake"
+)
 
 
 class Toy:

@@ -76,7 +76,7 @@ class Handoffs:
             worker=self._context.identity.worker,
             resident=resident,
             pages=handoff.refs,
-            profile_id=self._host.profile_id,
+            kv=self._host.kv_form(),
             transfer=self._host.transport.params,
         )
         await rpc.insist(self._context.bus, subjects.ADMIT, "prefill", handoff.source.worker, message)

@@ -157,12 +157,12 @@ def _route_pair(
 
 
 def _can_hand_over(prefill: Beacon, decode: Beacon) -> bool:
-    """Pages go over by raw copy through memory that both map."""
+    """Pages go over through memory that both map."""
     return (
         prefill.host == decode.host
         and prefill.model is not None
         and decode.model is not None
-        and prefill.model.profile_id == decode.model.profile_id
+        and prefill.model.fingerprint == decode.model.fingerprint
     )
 
 

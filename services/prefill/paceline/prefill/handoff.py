@@ -13,6 +13,7 @@ from paceline.contracts.errors import InvalidRequest, PacelineError, Unavailable
 from paceline.contracts.hashing import PAGE_TOKENS, pages_for
 from paceline.contracts.messages import Admit, Commit, FinishReason, PageRef, Withdraw
 from paceline.engine.holdings import Place, places_behind
+from paceline.prefill.converters import Convert, Converters
 from paceline.runtime.context import Context
 from paceline.transport.interface import RemotePages
 from paceline.worker.attempts import Attempt
@@ -30,11 +31,14 @@ COMMIT_S = 5.0
 class Handoff:
     """Pushes the pages of one attempt. `run` ends when decode has them, or raises why it cannot."""
 
+    _convert: Convert  # from `admit` on
+
     def __init__(
         self,
         context: Context,
         host: EngineHost,
         copier: ThreadPoolExecutor,
+        converters: Converters,
         attempt: Attempt,
         transfer_id: str,
     ) -> None:
@@ -43,6 +47,7 @@ class Handoff:
         self._context = context
         self._host = host
         self._copier = copier
+        self._converters = converters
         self._admit: asyncio.Future[Admit] = asyncio.get_running_loop().create_future()
         self._changed = asyncio.Event()
         self._computed = 0
@@ -57,10 +62,9 @@ class Handoff:
         return self._admit.result().worker if self._admit.done() and not self._admit.cancelled() else None
 
     def admit(self, message: Admit) -> None:
-        """Decode has room. A repeated message changes nothing. Raises `InvalidRequest` for pages of another profile."""
-        if message.profile_id != self._host.profile_id:
-            raise InvalidRequest("the decode worker's pages have another KV profile")
+        """Decode has room. A repeated message changes nothing. Raises `InvalidRequest` for pages of another model."""
         if not self._admit.done():
+            self._convert = self._converters.towards(self._host.profile, message.kv)
             self._admit.set_result(message)
             self._changed.set()
 
@@ -132,9 +136,11 @@ class Handoff:
     async def _push(self, remote: RemotePages, refs: list[PageRef], places: list[Place]) -> list[bytes]:
         # Decode needs none of the pages that the prompt gives back on its way, so that these stay until the end.
         held = self.attempt.sequence.holdings.pages
-        pages = [self._host.arena.pages[held[place]] for place in places]
+        own = [self._host.arena.pages[held[place]] for place in places]
 
         def copy() -> list[bytes]:
+            groups = [group for group, _ in places]
+            pages = [self._convert(group, page) for group, page in zip(groups, own, strict=True)]
             remote.write(refs, pages)
             return [digest(page.data) for page in pages]
 

@@ -7,6 +7,7 @@ from paceline.contracts import subjects
 from paceline.contracts.errors import Cancelled, InternalError, PacelineError
 from paceline.contracts.messages import Ack, Admit, Beacon, Prefill, Withdraw
 from paceline.engine.plan import Advance
+from paceline.prefill.converters import Converters
 from paceline.prefill.handoff import Handoff
 from paceline.runtime.context import Context
 from paceline.worker.attempts import Attempt
@@ -27,6 +28,7 @@ class PrefillService(WorkerService):
         self._pushes: dict[Attempt, asyncio.Task[None]] = {}
         # One thread: copies of several handoffs would only compete for the same memory bandwidth.
         self._copier = ThreadPoolExecutor(1, thread_name_prefix="push")
+        self._converters = Converters()
         context.api.serve(subjects.PREFILL, self._prefill)
         context.api.serve(subjects.ADMIT, self._admit)
         context.api.serve(subjects.WITHDRAW, self._withdraw)
@@ -69,7 +71,9 @@ class PrefillService(WorkerService):
             return Ack()
         sequence = self.host.new_sequence(message.work, to_hand_over=True)
         attempt = self.take(message.work, sequence, runs_prompt=True)
-        handoff = Handoff(self.context, self.host, self._copier, attempt, message.transfer_id)
+        handoff = Handoff(
+            self.context, self.host, self._copier, self._converters, attempt, message.transfer_id
+        )
         self._handoffs[message.transfer_id] = handoff
         if awaited := self._awaited.pop(message.transfer_id, None):
             awaited.set_result(handoff)

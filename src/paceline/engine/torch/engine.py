@@ -9,7 +9,7 @@ from torch import Tensor
 from paceline.contracts.errors import InvalidRequest
 from paceline.engine.interface import Pages, Progress
 from paceline.engine.layout import KvDtype, plan_layout
-from paceline.engine.profile import KvProfile, needs_scales
+from paceline.engine.profile import KvProfile
 from paceline.engine.step import Float32, Step
 from paceline.engine.torch.attention import StepAttention
 from paceline.engine.torch.build import Builder, ropes_of
@@ -18,6 +18,7 @@ from paceline.engine.torch.decoder import Decoder, Forward
 from paceline.engine.torch.loader import Loader
 from paceline.engine.torch.pool import PagePool
 from paceline.engine.torch.rope import Ropes
+from paceline.engine.torch.scales import cache_scales
 from paceline.model.config import read_config
 from paceline.model.files import ModelFiles
 from paceline.model.fingerprint import fingerprint
@@ -45,7 +46,7 @@ class TorchEngine:
         self._threads = threads
         self._model: Decoder | None = None
         self._pool: PagePool | None = None
-        self._kv_dtype = kv_dtype
+        self.kv_dtype = kv_dtype
         self.layout = plan_layout(self._config, kv_dtype)
 
     @property
@@ -71,8 +72,8 @@ class TorchEngine:
             loader = Loader(stored, self._dtype, self._device, progress)
             model = Builder(self._config, loader).decoder()
             self._ropes = Ropes(ropes_of(self._config), self._device, self._dtype)
-            scales = self._calibrate(model) if needs_scales(self.layout) else ()
-        self.profile = KvProfile(self.fingerprint, self._kv_dtype, self.layout, scales)
+            scales = cache_scales(self._files, self._config, self.layout, lambda: self._calibrate(model))
+        self.profile = KvProfile(self.fingerprint, self.kv_dtype, self.layout, scales)
         self._model = model
 
     def bind(self, pages: Pages) -> None:
