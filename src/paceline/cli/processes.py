@@ -4,11 +4,15 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from paceline.contracts.messages import Role
+from paceline.engine.layout import KvDtype
 
 
 @dataclass(frozen=True)
 class Options:
-    """What was asked for on the command line. `decode` None is one worker, or two when they are `unified`."""
+    """What was asked for on the command line. `decode` None is one worker, or two when they are `unified`.
+
+    `decode_kv_dtype` is that of decode workers only, `kv_dtype` of all that it is not.
+    """
 
     model: str | None = None
     port: int = 8080
@@ -18,6 +22,8 @@ class Options:
     draft: bool = True
     engine: str | None = None
     dtype: Literal["auto", "float32", "bfloat16"] | None = None
+    kv_dtype: KvDtype | None = None
+    decode_kv_dtype: KvDtype | None = None
     verbose: bool = False
 
 
@@ -39,6 +45,8 @@ def children(options: Options, shared: dict[str, str]) -> list[ChildSpec]:
         env["PACELINE_DRAFT"] = "off"
     if options.dtype is not None:
         env["PACELINE_DTYPE"] = options.dtype
+    if options.kv_dtype is not None:
+        env["PACELINE_KV_DTYPE"] = options.kv_dtype
     counts: dict[Role, int] = {
         "gateway": 1,
         "kvstore": 1,
@@ -46,7 +54,14 @@ def children(options: Options, shared: dict[str, str]) -> list[ChildSpec]:
         "decode": _decode_workers(options),
         "drafter": 1 if options.draft else 0,
     }
-    return [_child(role, f"{role}-{i}", env) for role, count in counts.items() for i in range(count)]
+    own: dict[Role, dict[str, str]] = {}
+    if options.decode_kv_dtype is not None:
+        own["decode"] = {"PACELINE_KV_DTYPE": options.decode_kv_dtype}
+    return [
+        _child(role, f"{role}-{i}", env | own.get(role, {}))
+        for role, count in counts.items()
+        for i in range(count)
+    ]
 
 
 def _decode_workers(options: Options) -> int:

@@ -14,10 +14,12 @@ from paceline.cli.pull import find
 from paceline.cli.rundir import RunDir
 from paceline.cli.screen import Screen
 from paceline.contracts.errors import PacelineError
+from paceline.engine.layout import KvDtype, plan_layout
 from paceline.gateway.auth import check_exposure, parse_keys
 from paceline.gateway.settings import Settings
 from paceline.model.config import read_config
 from paceline.model.files import ModelFiles
+from paceline.model.weights import open_weights
 from paceline.runtime.config import read
 from paceline.telemetry import logs
 
@@ -51,6 +53,19 @@ def up(
         str | None, typer.Option("--engine", help="What runs the model. [default: torch]")
     ] = None,
     dtype: Annotated[Dtype | None, typer.Option("--dtype", help="Of the weights. [default: auto]")] = None,
+    kv_dtype: Annotated[
+        KvDtype | None,
+        typer.Option(
+            "--kv-dtype",
+            help="Of cached keys and values. [default: bfloat16, or float32 with --dtype float32]",
+        ),
+    ] = None,
+    decode_kv_dtype: Annotated[
+        KvDtype | None,
+        typer.Option(
+            "--decode-kv-dtype", help="Of those on decode workers: pages are converted on their way."
+        ),
+    ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show every log line here too.")] = False,
 ) -> None:
     """Serve a model on this machine: NATS, a gateway and one worker of each role. Ctrl-C drains and stops."""
@@ -63,6 +78,8 @@ def up(
         draft=draft,
         engine=engine,
         dtype=dtype,
+        kv_dtype=kv_dtype,
+        decode_kv_dtype=decode_kv_dtype,
         verbose=verbose,
     )
     screen = Screen()
@@ -70,9 +87,7 @@ def up(
         address = _address(port)
         files = find(model, screen)
         if engine != "fake":
-            read_config(
-                files
-            )  # says in one line what is wrong with a model, where five processes would say it in logs
+            _check(files, options)
         status = asyncio.run(_run(options, files, address, screen))
     except ports.PortTaken as e:
         screen.error(
@@ -83,6 +98,14 @@ def up(
         screen.error(f"paceline up: {e}")
         status = 1
     raise typer.Exit(status)
+
+
+def _check(files: ModelFiles, options: Options) -> None:
+    """Say in one line what is wrong with a model, where five processes would say it in logs. Reads headers only."""
+    config = read_config(files)
+    open_weights(files, config)
+    for dtype in (options.kv_dtype, options.decode_kv_dtype):
+        plan_layout(config, dtype or "float32")
 
 
 def _address(port: int) -> Address:

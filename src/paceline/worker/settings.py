@@ -18,7 +18,7 @@ class WorkerSettings:
     model_name: str | None = None
     engine: Literal["torch", "fake"] = "torch"
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    kv_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    kv_dtype: Literal["auto", "float32", "bfloat16", "fp8_e4m3", "fp8_per_token_head"] = "auto"
     device: str = "cpu"
     threads: int = os.cpu_count() or 1
     step_tokens: int = 256

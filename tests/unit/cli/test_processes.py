@@ -43,3 +43,10 @@ def test_settings_reach_every_child_beside_its_own_name() -> None:
             },
         )
     ]
+
+
+def test_decode_workers_may_keep_kv_in_a_form_of_their_own() -> None:
+    specs = children(Options(kv_dtype="bfloat16", decode_kv_dtype="fp8_e4m3"), SHARED)
+    found = {spec.role: spec.env["PACELINE_KV_DTYPE"] for spec in specs}
+    assert (found["prefill"], found["decode"]) == ("bfloat16", "fp8_e4m3")
+    assert "PACELINE_KV_DTYPE" not in children(Options(), SHARED)[0].env
