@@ -95,6 +95,18 @@ def test_draft_tree(reference: Reference, bound: Bound) -> None:
     assert_same(found, reference.logits(accepted + tail)[65:])
 
 
+def test_draft_tree_across_the_end_of_a_chunk(reference: Reference, bound: Bound) -> None:
+    """Chunks of 96: drafts behind the border see neither the prompt nor those drafts of their branch before it."""
+    tokens = prompt(94)
+    tree, parents, depth = prompt(6, seed=4), [-1, 0, 1, 2, 1, 0], [94, 95, 96, 97, 96, 95]
+    branches = [[0], [0, 1], [0, 1, 2], [0, 1, 2, 3], [0, 1, 4], [0, 5]]
+    bound.run(Rows(tokens, 0, [8, 2]))
+    found = bound.run(Rows(tree, 94, [8, 2], parents, depth))
+    assert_same(
+        found, np.stack([reference.logits(tokens + [tree[i] for i in branch])[-1] for branch in branches])
+    )
+
+
 def test_draft_tree_behind_a_fresh_prompt(reference: Reference, bound: Bound) -> None:
     """In one step: more rows than a group takes, and not simply causal."""
     tokens, drafts = prompt(40), [11, 12, 13]
