@@ -66,7 +66,7 @@ _LATENT: dict[str, Any] = _SHAPE | {
 }
 # Fewer heads than 32 leave exact ties between positions that no head wants, and a token for padding, whose embedding is
 # zero, ties them all.
-_SPARSE: dict[str, Any] = _LATENT | {
+SPARSE: dict[str, Any] = _LATENT | {
     "pad_token_id": None,
     "kv_lora_rank": 128,  # FP8 rows have scales of 128 values
     "num_hidden_layers": 4,
@@ -94,7 +94,7 @@ MODELS: dict[str, Callable[[], Any]] = {
     ),
     "glm4_moe_lite": lambda: transformers.Glm4MoeLiteConfig(**_LATENT, attention_bias=True),
     "glm_moe_dsa": lambda: transformers.GlmMoeDsaConfig(
-        **_SPARSE, indexer_types=["full", "shared", "full", "shared"]
+        **SPARSE, indexer_types=["full", "shared", "full", "shared"]
     ),
     "qwen3_moe": lambda: transformers.Qwen3MoeConfig(
         **_EXPERTS | {"num_hidden_layers": 3},

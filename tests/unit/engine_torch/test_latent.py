@@ -7,14 +7,18 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import torch
+import transformers
 from torch import Tensor
 
 from paceline.contracts.errors import InvalidRequest
+from paceline.engine.interface import Engine
+from paceline.engine.layout import KvDtype
+from paceline.engine.registry import open_engine
 from paceline.engine.torch import indexer, latent
 from paceline.engine.torch.attention import Members
 from paceline.engine.torch.latent import expands
 from paceline.model.config import LatentAttention, Rope
-from tests.unit.engine_torch.models import Reference, save_model, start_engine
+from tests.unit.engine_torch.models import MODELS, SPARSE, Reference, save_model, start_engine
 from tests.unit.engine_torch.steps import Rows, make_step
 from tests.unit.engine_torch.test_parity import assert_same, prompt
 
@@ -79,14 +83,7 @@ def test_an_indexer_selects_what_transformers_selects(
         for layer in sparse.model.model.layers
         if layer.self_attn.indexer is not None
     ]
-    found: list[Tensor] = []
-    select = indexer._select
-
-    def record(query: Tensor, weights: Tensor, keys: Tensor, members: Members, top_k: int) -> Tensor:
-        found.append(select(query, weights, keys, members, top_k))
-        return found[-1]
-
-    monkeypatch.setattr(indexer, "_select", record)
+    found = record_selections(monkeypatch)
     tokens = prompt(90)
     sparse.logits(tokens)
     start_engine(sparse.files).execute(make_step(Rows(tokens, 0, [1, 2])))
@@ -114,6 +111,67 @@ def test_short_contexts_do_without_scores(sparse: Reference, monkeypatch: pytest
         engine.execute(make_step(Rows(tokens[:37], 0, [1])))
     found = engine.execute(make_step(Rows(tokens[37:], 37, [1])))
     assert_same(found, sparse.logits(tokens)[37:])
+
+
+@pytest.fixture(scope="module")
+def dense(tmp_path_factory: pytest.TempPathFactory) -> Reference:
+    """An indexer that selects everything, and no router: nothing that rounding tips over."""
+    with pytest.MonkeyPatch.context() as patched:
+        config = transformers.GlmMoeDsaConfig(
+            **SPARSE | {"mlp_layer_types": ["dense"] * 4, "index_topk": 100}
+        )
+        patched.setitem(MODELS, "dense", lambda: config)
+        return save_model("dense", tmp_path_factory.mktemp("dense"))
+
+
+@pytest.mark.parametrize(
+    ("kv_dtype", "most", "least"),
+    [("bfloat16", 0.01, 1e-4), ("fp8_e4m3", 0.15, 0.01), ("fp8_per_token_head", 0.15, 0.01)],
+)
+def test_formats_of_latents(kv_dtype: KvDtype, most: float, least: float, dense: Reference) -> None:
+    tokens = prompt(80)
+    engine = start_narrow(dense, kv_dtype)
+    engine.execute(make_step(Rows(tokens[:70], 0, [2, 1])))
+    expected = dense.logits(tokens)[70:]
+    error = np.abs(engine.execute(make_step(Rows(tokens[70:], 70, [2, 1]))) - expected).max()
+    assert least < error / np.abs(expected).max() < most
+
+
+@pytest.mark.parametrize("kv_dtype", ["bfloat16", "fp8_e4m3", "fp8_per_token_head"])
+def test_formats_of_index_keys(kv_dtype: KvDtype, sparse: Reference, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounding exchanges few of the positions that the first layer selects."""
+    found = record_selections(monkeypatch)
+
+    def of_first_layer(dtype: KvDtype) -> list[list[int]]:
+        engine = start_narrow(sparse, dtype)
+        found.clear()
+        engine.execute(make_step(Rows(prompt(120), 0, [2, 1])))
+        rows: list[list[int]] = found[0][60:].tolist()
+        return rows
+
+    pairs = zip(of_first_layer("float32"), of_first_layer(kv_dtype), strict=True)
+    kept = [len(set(exact) & set(rounded)) for exact, rounded in pairs]
+    assert 0.9 * 37 < np.mean(kept) < 37
+
+
+def start_narrow(reference: Reference, kv_dtype: KvDtype) -> Engine:
+    engine = open_engine("torch", reference.files, dtype="float32", kv_dtype=kv_dtype, threads=1)
+    engine.load(lambda done, total: None)
+    engine.bind(np.full((4, engine.layout.page_bytes), 0xFF, dtype=np.uint8))
+    return engine
+
+
+def record_selections(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    """What indexers select from now on."""
+    found: list[Tensor] = []
+    select = indexer._select
+
+    def record(query: Tensor, weights: Tensor, keys: Tensor, members: Members, top_k: int) -> Tensor:
+        found.append(select(query, weights, keys, members, top_k))
+        return found[-1]
+
+    monkeypatch.setattr(indexer, "_select", record)
+    return found
 
 
 def save_kimi(directory: Path) -> Reference:
