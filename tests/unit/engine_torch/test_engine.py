@@ -58,7 +58,7 @@ def test_a_closed_engine_runs_nothing(llama: Reference) -> None:
 @pytest.mark.parametrize("dtype", get_args(ComputeDtype))
 @pytest.mark.parametrize("kv_dtype", get_args(KvDtype))
 def test_number_formats(dtype: ComputeDtype, kv_dtype: KvDtype, llama: Reference) -> None:
-    """Rounding to 8 bits of mantissa moves logits by about a hundredth, to 4 bits by more; pages hold what was computed."""
+    """Rounding to 8 bits of mantissa moves logits by about a hundredth, to 4 by more; pages hold what was computed."""
     engine = open_engine("torch", llama.files, dtype=dtype, kv_dtype=kv_dtype, threads=1)
     engine.load(lambda done, total: None)
     engine.bind(np.full((4, engine.layout.page_bytes), 0xFF, dtype=np.uint8))
@@ -159,7 +159,9 @@ def test_scales_of_the_cache_come_from_the_checkpoint(llama: Reference, tmp_path
     tensors = load_file(weights)
     for layer in range(3):
         for i, kind in enumerate("kv"):
-            tensors[f"model.layers.{layer}.self_attn.{kind}_scale"] = np.array(0.5 + layer + i / 4, np.float32)
+            tensors[f"model.layers.{layer}.self_attn.{kind}_scale"] = np.array(
+                0.5 + layer + i / 4, np.float32
+            )
     save_file(tensors, weights, {"format": "pt"})
     assert fp8_scales(locate(str(directory))) == (0.5, 0.75, 1.5, 1.75, 2.5, 2.75)
 
