@@ -23,8 +23,8 @@ class Forward:
 
     positions: [T]
     rotations: by the way in which a layer rotates
-    selected: what the last sparse-attention indexer chose, [T, top_k] positions of each row, -1 for none; None when
-        every row attends to all that it sees
+    selected: int32 [T, top_k], the positions that the last sparse-attention indexer chose for each row, -1 for none;
+        None when every row attends to all that it sees
     """
 
     positions: Tensor

@@ -33,7 +33,7 @@ class IndexerBlock:
     weights: Tensor
 
     def __call__(self, x: Tensor, q_latent: Tensor, forward: Forward) -> Tensor | None:
-        """The best `top_k` positions that each row sees, int64 [T, top_k], -1 where it sees fewer.
+        """The best `top_k` positions that each row sees, int32 [T, top_k], -1 where it sees fewer.
 
         None when no row can see more than `top_k`. Writes the key of every row to its slot.
         """
@@ -49,7 +49,7 @@ class IndexerBlock:
         query = self.query(q_latent).view(len(x), config.heads, config.dim)
         rotation.apply_(query)
         weights = linear(x.float(), self.weights) * (config.heads * config.dim) ** -0.5
-        selected = torch.full((len(x), config.top_k), -1, dtype=torch.int64, device=x.device)
+        selected = torch.full((len(x), config.top_k), -1, dtype=torch.int32, device=x.device)
         for members in plane.members:
             keys = plane.gather(members.table, torch.float32)[:, 0, : members.positions]
             chosen = _select(query[members.rows].float(), weights[members.rows], keys, members, config.top_k)
@@ -58,7 +58,7 @@ class IndexerBlock:
 
 
 def _select(query: Tensor, weights: Tensor, keys: Tensor, members: Members, top_k: int) -> Tensor:
-    """The best positions of each row of `members`, int64 [sequences * query rows, at most top_k].
+    """The best positions of each row of `members`, int32 [sequences * query rows, at most top_k].
 
     query: [sequences * query rows, heads, dim]
     weights: [sequences * query rows, heads]
@@ -76,7 +76,7 @@ def _select(query: Tensor, weights: Tensor, keys: Tensor, members: Members, top_
         scores = (weights[:, rows] @ single.view(count, -1, heads, positions)).squeeze(2)
         best = _hide(scores, members, rows).topk(min(top_k, positions))
         chosen.append(best.indices.masked_fill_(best.values == -torch.inf, -1))
-    return torch.cat(chosen, 1).flatten(0, 1)
+    return torch.cat(chosen, 1).flatten(0, 1).int()
 
 
 def _hide(scores: Tensor, members: Members, rows: slice) -> Tensor:
@@ -90,10 +90,10 @@ def _hide(scores: Tensor, members: Members, rows: slice) -> Tensor:
 
 
 def sparse(members: Members, selected: Tensor, dtype: torch.dtype) -> Members:
-    """`members` whose rows attend to the positions `selected` int64 [sequences * query rows, k] and to no others."""
+    """`members` whose rows attend to the positions `selected` int32 [sequences * query rows, k] and to no others."""
     positions = members.positions
     # The column behind the last stands for "none".
-    index = torch.where(selected < 0, positions, selected)
+    index = torch.where(selected < 0, positions, selected).long()
     mask = torch.full((len(index), positions + 1), -torch.inf, dtype=dtype, device=index.device)
     mask = mask.scatter_(1, index, 0.0)[:, :positions]
     return replace(members, mask=mask.view(members.sequences, 1, -1, positions), causal=False)
