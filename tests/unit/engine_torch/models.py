@@ -39,15 +39,15 @@ _LLAMA3_ROPE = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
-_YARN_ROPE = {
+YARN_ROPE = {
     "rope_type": "yarn",
     "rope_theta": 10000.0,
     "factor": 4.0,
     "original_max_position_embeddings": 64,
 }
-_DEEPSEEK_YARN = _YARN_ROPE | {"mscale": 1.0, "mscale_all_dim": 0.7}
+DEEPSEEK_YARN = YARN_ROPE | {"mscale": 1.0, "mscale_all_dim": 0.7}
 # Neither norm of a latent follows rms_norm_eps, which is large enough here to show.
-_LATENT: dict[str, Any] = _SHAPE | {
+LATENT: dict[str, Any] = _SHAPE | {
     "num_attention_heads": 4,
     "num_key_value_heads": 4,
     "q_lora_rank": 40,
@@ -66,7 +66,7 @@ _LATENT: dict[str, Any] = _SHAPE | {
 }
 # Fewer heads than 32 leave exact ties between positions that no head wants, and a token for padding, whose embedding is
 # zero, ties them all.
-SPARSE: dict[str, Any] = _LATENT | {
+SPARSE: dict[str, Any] = LATENT | {
     "pad_token_id": None,
     "kv_lora_rank": 128,  # FP8 rows have scales of 128 values
     "num_hidden_layers": 4,
@@ -76,28 +76,26 @@ SPARSE: dict[str, Any] = _LATENT | {
     "mlp_layer_types": ["dense", "sparse", "dense", "sparse"],
 }
 # Windows and chunks end within pages; four layers fall into page groups of one or two.
-_EXPERTS: dict[str, Any] = _SHAPE | {"num_hidden_layers": 4, "head_dim": 16}
+EXPERTS: dict[str, Any] = _SHAPE | {"num_hidden_layers": 4, "head_dim": 16}
 # As Llama 4 has it: frequencies are divided or not, and none lies between.
 _LLAMA4_ROPE = _LLAMA3_ROPE | {"high_freq_factor": 1.0}
 
 MODELS: dict[str, Callable[[], Any]] = {
     "llama": lambda: transformers.LlamaConfig(**_SHAPE, tie_word_embeddings=True),
     "llama3-rope": lambda: transformers.LlamaConfig(**_SHAPE, rope_parameters=_LLAMA3_ROPE),
-    "yarn-rope": lambda: transformers.LlamaConfig(**_SHAPE, rope_parameters=_YARN_ROPE),
+    "yarn-rope": lambda: transformers.LlamaConfig(**_SHAPE, rope_parameters=YARN_ROPE),
     "qwen2": lambda: transformers.Qwen2Config(**_SHAPE, tie_word_embeddings=True),
     "qwen3": lambda: transformers.Qwen3Config(**_SHAPE, head_dim=16),
     "deepseek_v3": lambda: transformers.DeepseekV3Config(
-        **_LATENT | {"n_group": 4, "topk_group": 2, "n_shared_experts": 2}, rope_parameters=_DEEPSEEK_YARN
+        **LATENT | {"n_group": 4, "topk_group": 2, "n_shared_experts": 2}, rope_parameters=DEEPSEEK_YARN
     ),
-    "kimi_k2": lambda: transformers.DeepseekV3Config(
-        **_LATENT | {"q_lora_rank": None}, rope_interleave=False
-    ),
-    "glm4_moe_lite": lambda: transformers.Glm4MoeLiteConfig(**_LATENT, attention_bias=True),
+    "kimi_k2": lambda: transformers.DeepseekV3Config(**LATENT | {"q_lora_rank": None}, rope_interleave=False),
+    "glm4_moe_lite": lambda: transformers.Glm4MoeLiteConfig(**LATENT, attention_bias=True),
     "glm_moe_dsa": lambda: transformers.GlmMoeDsaConfig(
         **SPARSE, indexer_types=["full", "shared", "full", "shared"]
     ),
     "qwen3_moe": lambda: transformers.Qwen3MoeConfig(
-        **_EXPERTS | {"num_hidden_layers": 3},
+        **EXPERTS | {"num_hidden_layers": 3},
         num_experts=8,
         num_experts_per_tok=3,
         moe_intermediate_size=48,
@@ -105,7 +103,7 @@ MODELS: dict[str, Callable[[], Any]] = {
         mlp_only_layers=[1],
     ),
     "qwen3_moe-plain": lambda: transformers.Qwen3MoeConfig(
-        **_EXPERTS | {"num_hidden_layers": 2},
+        **EXPERTS | {"num_hidden_layers": 2},
         num_experts=8,
         num_experts_per_tok=3,
         moe_intermediate_size=48,
@@ -113,7 +111,7 @@ MODELS: dict[str, Callable[[], Any]] = {
         decoder_sparse_step=2,
     ),
     "glm4_moe": lambda: transformers.Glm4MoeConfig(
-        **_EXPERTS | {"num_hidden_layers": 3},
+        **EXPERTS | {"num_hidden_layers": 3},
         n_routed_experts=8,
         num_experts_per_tok=3,
         moe_intermediate_size=48,
@@ -124,7 +122,7 @@ MODELS: dict[str, Callable[[], Any]] = {
         use_qk_norm=True,
     ),
     "llama4": lambda: transformers.Llama4TextConfig(
-        **_EXPERTS,
+        **EXPERTS,
         intermediate_size_mlp=112,
         num_local_experts=4,
         num_experts_per_tok=2,
@@ -135,12 +133,12 @@ MODELS: dict[str, Callable[[], Any]] = {
         rope_parameters=_LLAMA4_ROPE,
     ),
     "gpt_oss": lambda: transformers.GptOssConfig(
-        **_EXPERTS
+        **EXPERTS
         | {"intermediate_size": 48, "initializer_range": 0.22},  # so that activations reach their limits
         num_local_experts=8,
         num_experts_per_tok=3,
         sliding_window=50,
-        rope_parameters=_YARN_ROPE | {"truncate": False},
+        rope_parameters=YARN_ROPE | {"truncate": False},
     ),
 }
 
@@ -168,8 +166,13 @@ class Reference:
 
 def save_model(name: str, directory: Path, **options: Any) -> Reference:
     """Build the random model `name` and save it as safetensors."""
-    torch.manual_seed(len(name))
-    model = library.AutoModelForCausalLM.from_config(MODELS[name](), attn_implementation="eager").eval()
+    return save(MODELS[name](), directory, seed=len(name), **options)
+
+
+def save(config: Any, directory: Path, *, seed: int = 0, **options: Any) -> Reference:
+    """Build a random model of `config`, of transformers, and save it as safetensors."""
+    torch.manual_seed(seed)
+    model = library.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
     with torch.no_grad():
         for parameter_name, parameter in model.named_parameters():
             # Left alone, norms are one and biases zero, and mixing two of them up would go unseen.
