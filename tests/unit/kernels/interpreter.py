@@ -1,7 +1,7 @@
-"""Casts and products of narrow floats, which Triton 3.7's interpreter gets wrong, done by PyTorch.
+"""Casts and arithmetic of narrow floats, which Triton 3.7's interpreter gets wrong, done by PyTorch.
 
-Its casts to e4m3 and bfloat16 lose the carry of a rounding (124 becomes 64) or truncate, and its product multiplies
-the bits of bfloat16 as integers.
+Its casts to e4m3 and bfloat16 lose the carry of a rounding (124 becomes 64) or truncate, and it adds and multiplies the
+bits of bfloat16 as integers and has no constants of it.
 """
 
 from typing import Any
@@ -37,11 +37,24 @@ def _wide(operand: interpreter.TensorHandle) -> interpreter.TensorHandle:
 
 
 def repair() -> None:
-    """Replace both, for this process."""
-    multiply = interpreter.InterpreterBuilder.create_dot
+    """Replace them, for this process."""
+    multiply, combine = interpreter.InterpreterBuilder.create_dot, interpreter.InterpreterBuilder.binary_op
 
     def create_dot(self: Any, a: Any, b: Any, *rest: Any) -> Any:
         return multiply(self, _wide(a), _wide(b), *rest)
 
+    def binary_op(self: Any, left: Any, right: Any, operation: Any) -> Any:
+        result = combine(self, _wide(left), _wide(right), operation)
+        if left.dtype.scalar != tl.bfloat16:
+            return result
+        bits = _convert(result.data, tl.float32, tl.bfloat16, None)
+        return interpreter.TensorHandle(bits, tl.bfloat16)
+
+    def get_bf16(_self: Any, value: float) -> Any:
+        bits = _convert(np.array([value], np.float32), tl.float32, tl.bfloat16, None)
+        return interpreter.TensorHandle(bits, tl.bfloat16)
+
     interpreter._convert_float = _convert
     interpreter.InterpreterBuilder.create_dot = create_dot
+    interpreter.InterpreterBuilder.binary_op = binary_op
+    interpreter.InterpreterBuilder.get_bf16 = get_bf16

@@ -62,7 +62,7 @@ def _gate_up(
     FORMAT: tl.constexpr, HAS_ZEROS: tl.constexpr, GROUP_ROWS: tl.constexpr, GROUP_COLUMNS: tl.constexpr,
     TOKENS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """out [pairs, inner]; with OUT_SLICES = 8 in the order of `nibble_product`, [pairs, 8, inner / 8]."""
+    """out [pairs, inner]; with OUT_SLICES = 4 in the order of `nibble_product`, [pairs, 4, inner / 4]."""
     block, r = tile_of(tl.program_id(0), blocks, 2 * inner, ROWS)
     expert = tl.load(owners + block).to(tl.int64)
     if expert < 0:
@@ -142,7 +142,7 @@ def experts(x: Tensor, expert_ids: Tensor, weights: Tensor, layer: ExpertLayer) 
         slots, owners, shares, acted, bias=_bias(layer.gate_up_bias, shares),
         pairs=pairs, per_token=per_token, inner=inner, blocks=blocks,
         ACTIVATION=layer.activation, SCALE_INPUT=layer.scale_input, HAS_BIAS=layer.gate_up_bias is not None,
-        OUT_SLICES=8 if by_words(layer.down) else 1, TOKENS=block, **operands(layer.gate_up, x.dtype), **up_tile,
+        OUT_SLICES=4 if by_words(layer.down) else 1, TOKENS=block, **operands(layer.gate_up, x.dtype), **up_tile,
     )  # fmt: skip
     out = x.new_empty(pairs, hidden)
     _down[(blocks * triton.cdiv(hidden, down_tile["ROWS"]),)](
@@ -199,7 +199,7 @@ AOT = (
     *(
         _specialisation(
             _gate_up, form, tokens, {"per_token": "i32", "inner": "i32:16"},
-            ACTIVATION="silu", SCALE_INPUT=False, HAS_BIAS=False, OUT_SLICES=8 if form in ("int4", "fp4") else 1,
+            ACTIVATION="silu", SCALE_INPUT=False, HAS_BIAS=False, OUT_SLICES=4 if form in ("int4", "fp4") else 1,
         )
         for form in _WEIGHTS
         for tokens in (16, 64 if form == "fp8" else 128)
