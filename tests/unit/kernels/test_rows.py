@@ -1,4 +1,3 @@
-import torch
 
 from tests.unit.kernels.pages import Batch, with_drafts
 

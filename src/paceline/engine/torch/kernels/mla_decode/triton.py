@@ -1,4 +1,7 @@
-"""`mla_decode` as one kernel: a program has some heads of one row and a part of the context."""
+"""`mla_decode` as one kernel: a program has some heads of one row and a part of the context.
+
+Each latent is loaded once, as key and value. e4m3 and float32 are treated as by `paged_attention`.
+"""
 
 import math
 
@@ -12,7 +15,12 @@ from paceline.engine.torch.kernels.aot import Specialisation
 from paceline.engine.torch.kernels.planes import LatentView
 from paceline.engine.torch.kernels.rows import Rows
 from paceline.engine.torch.kernels.split_context import splits_of
-from paceline.engine.torch.kernels.split_context.triton import combine, sequence_of
+from paceline.engine.torch.kernels.split_context.triton import (
+    advance_softmax,
+    combine,
+    is_ancestor,
+    sequence_of,
+)
 
 _MOST_HEADS = 64
 _BLOCK = 32  # positions of an iteration
@@ -204,9 +212,7 @@ def _attend(
             position = tl.load(selected + row * selections + index, mask=index < selections, other=-1)
         seen = (position >= row_first) & (position <= row_last)
         if ancestors is not None:
-            bit = position - base
-            bit = tl.where((bit >= 0) & (bit < 63), bit, 63).to(tl.int64)
-            seen = seen | (((row_ancestors >> bit) & 1) != 0)
+            seen = seen | is_ancestor(row_ancestors, position - base)
         if selected is None:
             # All positions of the step lie in one page.
             page = tl.load(table + step * BLOCK // PAGE)
@@ -227,13 +233,7 @@ def _attend(
         logits = tl.dot(queries, tl.trans(keys), input_precision="ieee")
         logits = tl.dot(rotated, tl.trans(rotary), logits, input_precision="ieee") * logit_scale
         logits = tl.where(seen[None, :], logits, float("-inf"))
-        new_top = tl.maximum(top, tl.max(logits, 1))
-        # A row that has seen nothing yet keeps -inf, and -inf - -inf would be NaN.
-        finite_top = tl.where(new_top == float("-inf"), 0.0, new_top)
-        weights = tl.exp2(logits - finite_top[:, None])
-        keep = tl.exp2(top - finite_top)
-        total = total * keep + tl.sum(weights, 1)
-        top = new_top
+        weights, keep, top, total = advance_softmax(logits, top, total)
         acc = acc * keep[:, None]
         acc = tl.dot(weights.to(queries.dtype), keys, acc, input_precision="ieee")
 

@@ -1,4 +1,8 @@
-"""`paged_attention` as one kernel: a program has some rows of one sequence, one KV head and a part of the context."""
+"""`paged_attention` as one kernel: a program has some rows of one sequence, one KV head and a part of the context.
+
+e4m3 is multiplied as the dtype of the queries, so that nothing is summed up in less than float32. Queries in float32
+are for checks: no tensor core takes them.
+"""
 
 import math
 
@@ -12,7 +16,12 @@ from paceline.engine.torch.kernels.aot import Specialisation
 from paceline.engine.torch.kernels.planes import PlaneView, check_contiguous
 from paceline.engine.torch.kernels.rows import Rows
 from paceline.engine.torch.kernels.split_context import splits_of
-from paceline.engine.torch.kernels.split_context.triton import combine, sequence_of
+from paceline.engine.torch.kernels.split_context.triton import (
+    advance_softmax,
+    combine,
+    is_ancestor,
+    sequence_of,
+)
 
 _MOST_LINES = 128
 
@@ -198,17 +207,9 @@ def _attend(
             logits *= tl.load(key_scales + page * key_scales_page + slot, mask=live, other=0.0)[None, :]
         seen = (position[None, :] >= row_first[:, None]) & (position[None, :] <= row_last[:, None])
         if ancestors is not None:
-            bit = position - base
-            bit = tl.where((bit >= 0) & (bit < 63), bit, 63).to(tl.int64)
-            seen = seen | (((row_ancestors[:, None] >> bit[None, :]) & 1) != 0)
+            seen = seen | is_ancestor(row_ancestors[:, None], (position - base)[None, :])
         logits = tl.where(seen, logits, float("-inf"))
-        new_top = tl.maximum(top, tl.max(logits, 1))
-        # A line that has seen nothing yet keeps -inf, and -inf - -inf would be NaN.
-        finite_top = tl.where(new_top == float("-inf"), 0.0, new_top)
-        weights = tl.exp2(logits - finite_top[:, None])
-        keep = tl.exp2(top - finite_top)
-        total = total * keep + tl.sum(weights, 1)
-        top = new_top
+        weights, keep, top, total = advance_softmax(logits, top, total)
         if value_scales is not None:
             scales = tl.load(value_scales + page * value_scales_page + slot, mask=live, other=0.0)
             weights *= scales[None, :]

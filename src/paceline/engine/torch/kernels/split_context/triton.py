@@ -1,4 +1,4 @@
-"""What the kernels share that split the context: which rows a program has, and the sum of partial results."""
+"""What the kernels share that split the context: the rows of a program, softmax in steps, and the sum of the parts."""
 
 import torch
 import triton
@@ -62,6 +62,28 @@ def sequence_of(query_starts, sequences, block, ROWS: tl.constexpr):
         else:
             high = middle - 1
     return low
+
+
+@triton.jit
+def is_ancestor(ancestors, draft):
+    """Whether bit `draft` of the int64 `ancestors` is set; what is no number of a draft is no ancestor."""
+    # Bit 63 is always clear.
+    bit = tl.where((draft >= 0) & (draft < 63), draft, 63).to(tl.int64)
+    return ((ancestors >> bit) & 1) != 0
+
+
+@triton.jit
+def advance_softmax(logits, top, total):
+    """Take in logits [lines, n] of base 2, where top and total are the largest and the denominator so far.
+
+    Gives their weights, what earlier sums are to be multiplied by, and the new top and total.
+    """
+    new_top = tl.maximum(top, tl.max(logits, 1))
+    # A line that has seen nothing yet keeps -inf, and -inf - -inf would be NaN.
+    finite_top = tl.where(new_top == float("-inf"), 0.0, new_top)
+    weights = tl.exp2(logits - finite_top[:, None])
+    keep = tl.exp2(top - finite_top)
+    return weights, keep, new_top, total * keep + tl.sum(weights, 1)
 
 
 AOT = tuple(
