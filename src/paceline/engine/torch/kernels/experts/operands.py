@@ -5,6 +5,7 @@ from torch import Tensor
 
 from paceline.engine.torch.kernels.experts.formats import DenseExperts, Experts, Fp8Experts, Int4Experts
 from paceline.engine.torch.kernels.fp4_linear.experts import Fp4Experts
+from paceline.engine.torch.kernels.fp4_linear.triton import as_exponents
 from paceline.engine.torch.kernels.fp8_linear.naive import GROUP
 
 
@@ -52,12 +53,12 @@ def operands(matrix: Experts, dtype: torch.dtype) -> dict[str, object]:
             group = (1, columns // scales.shape[2])
             assert weight.dtype == torch.int32 and columns % scales.shape[2] == 0
             assert zeros is None or (zeros.shape == scales.shape and zeros.is_contiguous())
-        case Fp4Experts(codes, scales, factors):
+        case Fp4Experts(codes, plain_scales, factors):
+            scales = as_exponents(plain_scales)
             # Two codes of a byte, the first in its low half, are eight of a word in the same order.
             weight = codes.view(torch.int32)
             columns = weight.shape[2]
             group = (1, columns // scales.shape[2])
-            scales = scales.view(torch.uint8) if scales.dtype == torch.float8_e8m0fnu else scales
             assert columns % scales.shape[2] == 0 and factors.is_contiguous()
         case Fp8Experts(weight, scales, group):
             columns = weight.shape[2]

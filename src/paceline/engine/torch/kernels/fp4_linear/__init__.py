@@ -13,7 +13,9 @@ def fp4_linear(x: Tensor, codes: Tensor, scales: Tensor, factors: Tensor) -> Ten
     scales: [out, in/group], float8_e4m3fn (NVFP4, groups of 16) or float8_e8m0fnu (MXFP4, groups of 32)
     factors: float32 [out], one number throughout where a tensor has one
     returns [T, out] in the type of x
-
-    Plain PyTorch on every device: blocks of rows are expanded and multiplied.
     """
+    if x.is_cuda:
+        from paceline.engine.torch.kernels.fp4_linear.triton import fp4_linear as on_gpu
+
+        return on_gpu(x, codes, scales, factors)
     return naive.fp4_linear(x, codes, scales, factors)

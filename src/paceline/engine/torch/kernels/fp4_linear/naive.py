@@ -1,4 +1,4 @@
-"""4-bit floats in plain PyTorch."""
+"""4-bit floats in plain PyTorch: the reference, and what a CPU runs."""
 
 import torch
 from torch import Tensor

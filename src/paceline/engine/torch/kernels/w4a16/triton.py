@@ -97,18 +97,20 @@ def nibble_product(
 
 @triton.jit
 def _linear(
-    x, packed, scales, zeros, out, tokens, rows, words, part,
-    GROUP_WORDS: tl.constexpr, HAS_ZEROS: tl.constexpr,
+    x, packed, scales, zeros, factors, out, tokens, rows, words, part,
+    CODE: tl.constexpr, GROUP_WORDS: tl.constexpr, HAS_ZEROS: tl.constexpr,
     TOKENS: tl.constexpr, ROWS: tl.constexpr, WORDS: tl.constexpr,
 ):  # fmt: skip
-    """out [splits, tokens, rows]; each split sums `part` words."""
+    """out [splits, tokens, rows]; each split sums `part` words. For "fp4", factors are float32 [rows]."""
     t, r = tile_of(tl.program_id(0), tl.cdiv(tokens, TOKENS), rows, ROWS)
     token, row = t * TOKENS + tl.arange(0, TOKENS), r * ROWS + tl.arange(0, ROWS)
     first = tl.program_id(1) * part
     acc = nibble_product(
         x, token, token < tokens, packed, scales, zeros, row, row < rows, words, first, tl.minimum(first + part, words),
-        "int4", GROUP_WORDS, HAS_ZEROS, TOKENS, ROWS, WORDS,
+        CODE, GROUP_WORDS, HAS_ZEROS, TOKENS, ROWS, WORDS,
     )  # fmt: skip
+    if CODE == "fp4":
+        acc *= tl.load(factors + row, row < rows, 0.0)[:, None]
     line = (tl.program_id(1) * tokens + token).to(tl.int64)[None, :]
     mask = (row < rows)[:, None] & (token < tokens)[None, :]
     tl.store(out + line * rows + row[:, None], acc.to(out.dtype.element_ty), mask)
@@ -121,11 +123,18 @@ def by_nibble(x: Tensor) -> Tensor:
 
 def w4a16_linear(x: Tensor, packed: Tensor, scales: Tensor, zeros: Tensor | None) -> Tensor:
     """See the package. Weights, scales and zeros are contiguous; x may have any strides."""
+    assert zeros is None or (zeros.shape == scales.shape and zeros.is_contiguous())
+    return nibble_linear(x, packed, scales, zeros, None)
+
+
+def nibble_linear(
+    x: Tensor, packed: Tensor, scales: Tensor, zeros: Tensor | None, factors: Tensor | None
+) -> Tensor:
+    """As `w4a16_linear`; with factors, float32 [out], the codes are e2m1 and the scales may be uint8, for e8m0."""
     (tokens, columns), (rows, words) = x.shape, packed.shape
     assert columns == 8 * words
     assert scales.shape[0] == rows and words % scales.shape[1] == 0
     assert packed.dtype == torch.int32 and packed.is_contiguous() and scales.is_contiguous()
-    assert zeros is None or (zeros.shape == scales.shape and zeros.is_contiguous())
     block = token_block(tokens)
     tile = _TILES[block]
     tiles = triton.cdiv(tokens, block) * triton.cdiv(rows, tile["ROWS"])
@@ -135,8 +144,10 @@ def w4a16_linear(x: Tensor, packed: Tensor, scales: Tensor, zeros: Tensor | None
     # Parts are added in a fixed order: atomic additions would make a token depend on chance.
     out = x.new_empty(parts, tokens, rows, dtype=x.dtype if parts == 1 else torch.float32)
     _linear[(tiles, parts)](
-        by_nibble(x.contiguous()), packed, scales, packed if zeros is None else zeros, out, tokens, rows, words, part,
-        GROUP_WORDS=words // scales.shape[1], HAS_ZEROS=zeros is not None, TOKENS=block, **tile,
+        by_nibble(x.contiguous()), packed, scales, packed if zeros is None else zeros,
+        packed if factors is None else factors, out, tokens, rows, words, part,
+        CODE="int4" if factors is None else "fp4", GROUP_WORDS=words // scales.shape[1], HAS_ZEROS=zeros is not None,
+        TOKENS=block, **tile,
     )  # fmt: skip
     return out[0] if parts == 1 else out.sum(0).to(x.dtype)
 
@@ -149,19 +160,26 @@ _TILES = {
     128: {"ROWS": 128, "WORDS": 16, "num_warps": 8, "num_stages": 3},
 }
 
-AOT = tuple(
-    Specialisation(
+
+def specialisation(tokens: int, code: str, *, zeros: bool) -> Specialisation:
+    """The kernel for a tile of so many tokens, and groups of 32."""
+    tile = _TILES[tokens]
+    return Specialisation(
         kernel=_linear,
         signature={
-            "x": "*bf16:16", "packed": "*i32:16", "scales": "*bf16:16", "zeros": "*u8:16", "out": "*fp32:16",
+            "x": "*bf16:16", "packed": "*i32:16", "scales": "*bf16:16" if code == "int4" else "*u8:16",
+            "zeros": "*u8:16", "factors": "*fp32:16", "out": "*fp32:16",
             "tokens": "i32", "rows": "i32:16", "words": "i32:16", "part": "i32:16",
         },
         constants={
-            "GROUP_WORDS": 4, "HAS_ZEROS": zeros, "TOKENS": tokens,
-            "ROWS": _TILES[tokens]["ROWS"], "WORDS": _TILES[tokens]["WORDS"],
+            "CODE": code, "GROUP_WORDS": 4, "HAS_ZEROS": zeros, "TOKENS": tokens,
+            "ROWS": tile["ROWS"], "WORDS": tile["WORDS"],
         },
-        num_warps=_TILES[tokens]["num_warps"],
-        num_stages=_TILES[tokens]["num_stages"],
-    )
-    for tokens, zeros in ((16, False), (64, True), (128, False))
-)  # fmt: skip
+        num_warps=tile["num_warps"],
+        num_stages=tile["num_stages"],
+    )  # fmt: skip
+
+
+AOT = tuple(
+    specialisation(tokens, "int4", zeros=zeros) for tokens, zeros in ((16, False), (64, True), (128, False))
+)
