@@ -53,6 +53,14 @@ class Running:
         assert self.scheduler.allocator.spare >= 0
         return plan
 
+    def evict(self, *keys: bytes) -> None:
+        """Forget the cached pages of these keys."""
+        gone = {self.pool.find(key) for key in keys}
+        others = [page for page in self.pool._cached if page not in gone]
+        self.pool.acquire(others)
+        self.pool.release(self.pool.allocate(self.pool.available))
+        self.pool.release(others)
+
     def finish(self, *sequences: Sequence) -> None:
         while any(s.finish_reason is None for s in sequences):
             self.step()
@@ -114,11 +122,7 @@ def test_a_prefix_is_reused_when_every_group_has_what_the_next_row_sees(span: Sp
     running.finish(warm)
     assert warm.cached == CachedTokens(device=256)
     # Without the last page of the window the prefix is shorter, and the answer the same.
-    page = running.pool.find(group_key(cold.hashes[3], 1))
-    others = [other for other in running.pool._cached if other != page]
-    running.pool.acquire(others)
-    running.pool.release(running.pool.allocate(running.pool.available))
-    running.pool.release(others)
+    running.evict(group_key(cold.hashes[3], 1))
     needed = running.engine.layout.groups[1].first_page(256) < 4
     again = running.add([*cold.tokens, 1, 2, 4])
     running.finish(again)
@@ -154,36 +158,85 @@ def test_preempted_sequences_are_recomputed_to_the_same_answer(span: Span) -> No
     assert running.pool.used == 0
 
 
-def test_admitted_prompts_get_their_windows_though_the_pool_is_full() -> None:
-    """Five prompts fit by what they hold at first, and not by what they need at a time."""
-    running = Running(Window(128), pages=24, step_tokens=64)
-    sequences = [running.add(prompt(190, n), output=1, arrival=n, hold=True) for n in range(5)]
-    running.step()
-    running.step()
+def test_an_admitted_prompt_never_waits_for_another_one() -> None:
+    """Each is admitted before the longer ones are done, as far as the pool has what all of them still need."""
+    running = Running(Window(128), pages=36, step_tokens=64)
+    sequences = []
+    for n in (600, 500, 400, 300):
+        sequences.append(running.add(prompt(n, n), output=1, hold=True))
+        running.step()
     states = [s.state for s in sequences]
-    assert (states.count(State.RUNNING), states.count(State.WAITING)) == (1, 4)
-    for s in sequences:
-        while s.state is not State.HELD:
+    assert states == [State.RUNNING, State.RUNNING, State.WAITING, State.RUNNING]
+    while any(s.state is not State.HELD for s in sequences):
+        while any(s.state is State.RUNNING for s in sequences):
+            assert running.step().entries
+        for s in sequences:
+            if s.state is State.HELD:
+                running.scheduler.abort(s)
+        sequences = [s for s in sequences if s.state is not State.GONE]
+        if sequences:
             running.step()
-        running.scheduler.abort(s)
     assert running.pool.used == 0
 
 
-def test_a_promise_outlives_the_sharing_of_pages() -> None:
-    """Two prompts share window pages. The one that moves on leaves them to the other, and gets others nevertheless."""
-    running = Running(Window(128), pages=19, step_tokens=64)
-    base = prompt(192)
-    running.finish(running.add(base, output=1))
-    first = running.add(base + prompt(190, 1), output=1, name="1")
+def test_what_is_shared_does_not_count_as_kept_for_those_who_share_it() -> None:
+    """Both forks hold the same 16 pages of the window at first, and either needs as many of its own in the end."""
+    running = Running(Window(1024), pages=66, step_tokens=64)
+    stem = prompt(1024)
+    running.finish(running.add(stem, output=1))
+    first = running.add(stem + prompt(1000, 1), output=1, hold=True, arrival=1)
     running.step()
-    second = running.add(base + prompt(120, 2), output=1, name="2", arrival=1)
-    running.finish(first, second)
-    assert running.pool.used == 0
+    second = running.add(stem + prompt(500, 2), output=1, hold=True)
+    while first.state is not State.HELD:
+        assert running.step().entries
+    assert second.state is State.WAITING
+    running.scheduler.abort(first)
+    running.finish(second)
+    assert second.cached == CachedTokens(device=1024)
 
 
-def test_a_page_that_is_copied_for_a_moment_is_waited_for() -> None:
+def test_a_decoding_sequence_takes_no_page_that_is_promised() -> None:
+    running = Running(Window(128), pages=16, step_tokens=64)
+    old = running.add(prompt(63, 1), output=30)
+    running.step()
+    new = running.add(prompt(640, 2), output=1, arrival=1)
+    running.step()
+    assert new.state is State.RUNNING  # 10 pages are its own and 4 promised; `old` has the rest
+    while old.computed < 65:
+        running.step()
+    assert (old.state, new.holdings.end) == (State.RUNNING, 0)
+    running.finish(old, new)
+
+
+def test_an_early_prompt_leaves_room_for_the_largest_one_besides_what_is_promised() -> None:
+    engine = FakeEngine(span=Window(64))
+    scheduler = Scheduler(
+        make_pool(15), engine.layout.groups, vocab=512, context=256, limits=Limits(step_tokens=64)
+    )
+    scheduler.add(make_sequence(prompt(250), output=1, groups=2))
+    assert scheduler.schedule(0.0) is not None
+    early = make_sequence(prompt(30), output=1, groups=2, early=True)
+    scheduler.add(early)
+    assert (scheduler.pool.available, scheduler.allocator.spare) == (10, 8)
+    scheduler.schedule(0.0)
+    assert scheduler.waiting == 1
+    scheduler.expect(early)
+    scheduler.schedule(0.0)
+    assert scheduler.waiting == 0
+
+
+def test_whoever_leaves_takes_its_promise_along() -> None:
+    running = Running(Window(100), pages=40)
+    sequence = running.add(prompt(1000))
+    running.step()
+    running.scheduler.abort(sequence)
+    assert (running.pool.used, running.scheduler.allocator.spare) == (0, 40)
+
+
+@pytest.mark.parametrize("length", [65, 250])
+def test_a_page_that_is_copied_for_a_moment_is_waited_for(length: int) -> None:
     running = Running(Window(64), pages=8, step_tokens=64)
-    sequence = running.add(prompt(250), output=1, hold=True)
+    sequence = running.add(prompt(length), output=1, hold=True)
     running.step()
     borrowed = running.pool.allocate(running.pool.available)  # as a copy from the kvstore does
     assert running.scheduler.schedule(0.0) is None
@@ -195,6 +248,7 @@ def test_a_page_that_is_copied_for_a_moment_is_waited_for() -> None:
 @spans
 def test_a_handoff_takes_what_the_first_decoded_row_sees(span: Span) -> None:
     running = Running(span)
+    nobodys = running.pool.allocate(1)  # page 0, which a 0 in the table must not be taken for
     tokens = prompt(400)
     first = running.engine.layout.groups[1].first_page(400)
     sequence = running.add(tokens, output=30, remote=True)
@@ -210,16 +264,20 @@ def test_a_handoff_takes_what_the_first_decoded_row_sees(span: Span) -> None:
         running.memory[sequence.holdings.pages[g, i]] = page
     running.scheduler.join(sequence, source.tokens[-1])
     running.finish(sequence)
+    running.pool.release(nobodys)
     assert running.pool.used == 0
+    stored = [running.pool.find(group_key(h, 1)) is not None for h in sequence.hashes]
+    assert stored == [False] * first + [True] * (6 - first)
 
 
 def test_a_handoff_leaves_out_resident_pages_and_quarantines_the_others() -> None:
     running = Running(Window(100))
-    running.finish(running.add(prompt(200), output=70))
-    sequence = running.add(prompt(300), remote=True)
+    turn = running.add(prompt(200), output=1)
+    running.finish(turn)
+    running.evict(*(group_key(h, 1) for h in turn.hashes))  # it is not what a row at 300 sees
+    sequence = running.add(prompt(200) + prompt(100, 1), remote=True)
     plan = running.scheduler.schedule(0.0)
     assert plan is not None
-    # Three full pages are here. A row at 300 sees 201 and on: of page 3 on, nothing of the window is.
     assert sequence.computed == 192
     assert [sequence.holdings.starts, sequence.holdings.ends] == [[0, 3], [5, 5]]
     pages = running.scheduler.quarantine(sequence)
