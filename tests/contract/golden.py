@@ -42,23 +42,23 @@ GOLDEN: list[tuple[m.Message, bytes]] = [
     (FEATURES, FEATURES_JSON),
     (
         m.Prefill(work=WORK, transfer_id="aa"),
-        b'{"type":"prefill","work":' + WORK_JSON + b',"transfer_id":"aa","v":1}',
+        b'{"type":"prefill","work":' + WORK_JSON + b',"transfer_id":"aa","v":2}',
     ),
     (
         m.Generate(work=WORK, source=m.LocalPrefill()),
-        b'{"type":"generate","work":' + WORK_JSON + b',"source":{"type":"local"},"draft":true,"v":1}',
+        b'{"type":"generate","work":' + WORK_JSON + b',"source":{"type":"local"},"draft":true,"v":2}',
     ),
-    (m.Cancel(request_id="r", attempt=3), b'{"type":"cancel","request_id":"r","attempt":3,"v":1}'),
+    (m.Cancel(request_id="r", attempt=3), b'{"type":"cancel","request_id":"r","attempt":3,"v":2}'),
     (
         m.Resend(request_id="r", attempt=3, index=9),
-        b'{"type":"resend","request_id":"r","attempt":3,"index":9,"v":1}',
+        b'{"type":"resend","request_id":"r","attempt":3,"index":9,"v":2}',
     ),
-    (m.Confirm(request_id="r", attempt=3), b'{"type":"confirm","request_id":"r","attempt":3,"v":1}'),
-    (m.Drain(), b'{"type":"drain","v":1}'),
-    (m.Ack(), b'{"type":"ack","v":1}'),
+    (m.Confirm(request_id="r", attempt=3), b'{"type":"confirm","request_id":"r","attempt":3,"v":2}'),
+    (m.Drain(), b'{"type":"drain","v":2}'),
+    (m.Ack(), b'{"type":"ack","v":2}'),
     (
         m.Refused(code="busy", message="full", retry_after_s=0.5),
-        b'{"type":"refused","code":"busy","message":"full","retry_after_s":0.5,"v":1}',
+        b'{"type":"refused","code":"busy","message":"full","retry_after_s":0.5,"v":2}',
     ),
     (
         m.Started(
@@ -69,18 +69,18 @@ GOLDEN: list[tuple[m.Message, bytes]] = [
             timings=m.Timings(queue=0.25, compute=1.5),
         ),
         b'{"type":"started","request_id":"r","attempt":1,"worker":"p1","cached":{"host":128},'
-        b'"timings":{"queue":0.25,"compute":1.5},"v":1}',
+        b'"timings":{"queue":0.25,"compute":1.5},"v":2}',
     ),
     (
         m.Done(
             request_id="r", attempt=1, worker="d1", finish_reason="stop", tokens=5, steps=4, handoff=0.125
         ),
         b'{"type":"done","request_id":"r","attempt":1,"worker":"d1","finish_reason":"stop","tokens":5,"drafted":0,'
-        b'"accepted":0,"steps":4,"compute":0.0,"handoff":0.125,"v":1}',
+        b'"accepted":0,"steps":4,"compute":0.0,"handoff":0.125,"v":2}',
     ),
     (
         m.Failed(request_id="r", attempt=1, worker="d1", code="integrity", message="page 7"),
-        b'{"type":"failed","request_id":"r","attempt":1,"worker":"d1","code":"integrity","message":"page 7","v":1}',
+        b'{"type":"failed","request_id":"r","attempt":1,"worker":"d1","code":"integrity","message":"page 7","v":2}',
     ),
     (
         m.Admit(
@@ -95,7 +95,7 @@ GOLDEN: list[tuple[m.Message, bytes]] = [
         + PAGES_JSON
         + b',"kv":{"profile_id":"/w==","dtype":"fp8_e4m3","scales":[0.5]},"transfer":'
         + SHM_JSON
-        + b',"v":1}',
+        + b',"v":2}',
     ),
     (
         m.Commit(
@@ -112,15 +112,15 @@ GOLDEN: list[tuple[m.Message, bytes]] = [
         + PAGES_JSON
         + b',"digests":["AA==","AQ=="],"finish_reason":"length","features":'
         + FEATURES_JSON
-        + b',"v":1}',
+        + b',"v":2}',
     ),
     (
         m.Withdraw(transfer_id="aa", code="cancelled", message="gone"),
-        b'{"type":"withdraw","transfer_id":"aa","code":"cancelled","message":"gone","v":1}',
+        b'{"type":"withdraw","transfer_id":"aa","code":"cancelled","message":"gone","v":2}',
     ),
     (
         m.Lookup(worker="p1", keys=[b"\x00\x01"]),
-        b'{"type":"lookup","worker":"p1","keys":["AAE="],"sparse":false,"v":1}',
+        b'{"type":"lookup","worker":"p1","keys":["AAE="],"sparse":false,"v":2}',
     ),
     (
         m.Lease(lease_id="l1", pages=PAGES, digests=[b"\x00"], transfer=SHM, ttl_s=30.0),
@@ -128,11 +128,11 @@ GOLDEN: list[tuple[m.Message, bytes]] = [
         + PAGES_JSON
         + b',"digests":["AA=="],"transfer":'
         + SHM_JSON
-        + b',"ttl_s":30.0,"found":[],"v":1}',
+        + b',"ttl_s":30.0,"found":[],"v":2}',
     ),
     (
         m.Reserve(worker="p1", keys=[b"\x00"], page_bytes=1024),
-        b'{"type":"reserve","worker":"p1","keys":["AA=="],"page_bytes":1024,"v":1}',
+        b'{"type":"reserve","worker":"p1","keys":["AA=="],"page_bytes":1024,"v":2}',
     ),
     (
         m.Reserved(lease_id="l1", keys=[b"\x00"], pages=PAGES, transfer=SHM),
@@ -140,16 +140,16 @@ GOLDEN: list[tuple[m.Message, bytes]] = [
         + PAGES_JSON
         + b',"transfer":'
         + SHM_JSON
-        + b',"v":1}',
+        + b',"v":2}',
     ),
     (
         m.Publish(lease_id="l1", digests=[b"\x00"]),
-        b'{"type":"publish","lease_id":"l1","digests":["AA=="],"v":1}',
+        b'{"type":"publish","lease_id":"l1","digests":["AA=="],"v":2}',
     ),
-    (m.Release(lease_id="l1"), b'{"type":"release","lease_id":"l1","damaged":[],"v":1}'),
+    (m.Release(lease_id="l1"), b'{"type":"release","lease_id":"l1","damaged":[],"v":2}'),
     (
         m.DraftOpen(worker="d1", request_id="r", epoch=1, tenant="acme", tokens=[1, 2]),
-        b'{"type":"draft_open","worker":"d1","request_id":"r","epoch":1,"tenant":"acme","tokens":[1,2],"v":1}',
+        b'{"type":"draft_open","worker":"d1","request_id":"r","epoch":1,"tenant":"acme","tokens":[1,2],"v":2}',
     ),
     (
         m.Propose(
@@ -159,7 +159,7 @@ GOLDEN: list[tuple[m.Message, bytes]] = [
             commits=[m.DraftCommit(request_id="r", epoch=1, base=7, tokens=[9])],
         ),
         b'{"type":"propose","worker":"d1","deadline":1767225600.5,"max_tokens":4,'
-        b'"commits":[{"request_id":"r","epoch":1,"base":7,"tokens":[9]}],"v":1}',
+        b'"commits":[{"request_id":"r","epoch":1,"base":7,"tokens":[9]}],"v":2}',
     ),
     (m.TokenTree(tokens=[5, 6], parents=[-1, 0]), b'{"type":"tree","tokens":[5,6],"parents":[-1,0]}'),
     (m.NoDraft(), b'{"type":"none"}'),
@@ -172,11 +172,11 @@ GOLDEN: list[tuple[m.Message, bytes]] = [
         ),
         b'{"type":"proposals","drafts":[{"request_id":"r","epoch":1,"base":8,"proposal":'
         b'{"type":"tree","tokens":[5],"parents":[-1]}},{"request_id":"s","epoch":1,"base":3,"proposal":'
-        b'{"type":"none"}}],"v":1}',
+        b'{"type":"none"}}],"v":2}',
     ),
     (
         m.DraftClose(worker="d1", request_id="r", epoch=1),
-        b'{"type":"draft_close","worker":"d1","request_id":"r","epoch":1,"v":1}',
+        b'{"type":"draft_close","worker":"d1","request_id":"r","epoch":1,"v":2}',
     ),
     (
         m.Beacon(
@@ -194,6 +194,6 @@ GOLDEN: list[tuple[m.Message, bytes]] = [
         ),
         b'{"type":"beacon","role":"decode","worker":"d1","incarnation":"5eed","host":"node1","pid":4711,'
         b'"state":"ready","started":1767225600.5,"load":{"running":1,"pages_used":3,"counters":{"hits":2}},'
-        b'"model":{"name":"tiny","context":64,"fingerprint":"cA==","kv_dtype":"float32","page_bytes":4096,"engine":"fake"},"v":1}',
+        b'"model":{"name":"tiny","context":64,"fingerprint":"cA==","kv_dtype":"float32","page_bytes":4096,"engine":"fake"},"v":2}',
     ),
 ]

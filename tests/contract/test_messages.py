@@ -75,12 +75,12 @@ def test_events_are_told_apart_by_type() -> None:
         b"null",
         b"[]",
         b"{}",
-        b'{"type":"ack","v":1}',
-        b'{"type":"unknown","v":1}',
+        b'{"type":"ack","v":2}',
+        b'{"type":"unknown","v":2}',
         b'{"type":"failed","request_id":"r","attempt":1,"worker":"d1","code":"internal"}',
         b'{"type":"failed","request_id":"r","attempt":"1","worker":"d1","code":"internal","message":"m"}',
-        b'{"type":"failed","request_id":"r","attempt":1,"worker":"d1","code":"internal","message":"m","v":2}',
-        b'{"type":"failed","request_id":"r","attempt":1,"worker":"d1","code":"internal","message":"m","v":1',
+        b'{"type":"failed","request_id":"r","attempt":1,"worker":"d1","code":"internal","message":"m","v":3}',
+        b'{"type":"failed","request_id":"r","attempt":1,"worker":"d1","code":"internal","message":"m","v":2',
     ],
 )
 def test_anything_else_is_a_protocol_error(data: bytes) -> None:
@@ -106,7 +106,7 @@ def test_every_versioned_message_of_another_version_is_refused(message: m.Messag
 
 
 def test_fields_that_a_later_version_adds_are_ignored() -> None:
-    data = b'{"type":"cancel","request_id":"r","attempt":3,"reason":"user","v":1}'
+    data = b'{"type":"cancel","request_id":"r","attempt":3,"reason":"user","v":2}'
     assert subjects.CANCEL.decode_request(data) == m.Cancel(request_id="r", attempt=3)
 
 

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-VERSION = 1
+VERSION = 2
 
 FinishReason: TypeAlias = Literal["stop", "length"]
 Role: TypeAlias = Literal["gateway", "prefill", "decode", "kvstore", "drafter"]

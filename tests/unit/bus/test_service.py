@@ -152,7 +152,7 @@ async def test_bytes_that_are_no_request_are_refused_with_headers_for_tools(
 
 @pytest.mark.parametrize("data", [b"", b"{}", b'{"type":"drain"}'])
 async def test_an_operator_may_leave_a_message_of_defaults_out(bus: Bus, worker: Worker, data: bytes) -> None:
-    assert await ask(bus, "paceline.decode.w1.drain", data) == {"type": "ack", "v": 1}
+    assert await ask(bus, "paceline.decode.w1.drain", data) == {"type": "ack", "v": 2}
 
 
 async def test_no_answer_in_time_is_unavailable(bus: Bus, worker: Worker) -> None:
@@ -169,7 +169,7 @@ async def test_an_answer_of_another_kind_is_a_protocol_error(bus: Bus) -> None:
         call(bus, subjects.CONFIRM, "decode", "w2", Confirm(request_id="r", attempt=1))
     )
     await until(lambda: bool(replies))
-    await bus.publish(replies[0], b'{"type":"lease","v":1}')
+    await bus.publish(replies[0], b'{"type":"lease","v":2}')
     with pytest.raises(errors.ProtocolError):
         await confirming
 

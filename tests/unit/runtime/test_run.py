@@ -81,7 +81,7 @@ async def test_a_signal_drains_and_exits_with_0(toys: Processes, sig: signal.Sig
 async def test_an_operator_drains_a_worker_with_an_empty_request(toys: Processes) -> None:
     process = await toys.start_ready()
     answer = await toys.bus.request("paceline.drafter.w1.drain", b"", timeout=5)
-    assert answer.data == b'{"type":"ack","v":1}'
+    assert answer.data == b'{"type":"ack","v":2}'
     assert await process.wait() == 0
 
 
@@ -153,5 +153,5 @@ async def test_workers_outlive_a_server_that_is_killed_and_restarted(
     await toys.state("ready")
     assert time.monotonic() - began < 5
     answer = await toys.bus.request("paceline.drafter.w1.drain", b"", timeout=5)
-    assert answer.data == b'{"type":"ack","v":1}'
+    assert answer.data == b'{"type":"ack","v":2}'
     assert await process.wait() == 0
