@@ -47,7 +47,7 @@ def convert(reference: Reference, path: Path, quant: str = "F32") -> ModelFiles:
     names = gguf.get_tensor_name_map(getattr(gguf.MODEL_ARCH, arch.upper()), len(config.layers))
     tensors = {}
     for name, stored in open_weights(reference.files, config).items():
-        values = stored.float32(0, stored.data.shape[0]).reshape(stored.shape)
+        values = stored.float32(0, len(stored.arrays[0])).reshape(stored.shape)
         if arch == "llama" and name.endswith(("q_proj.weight", "k_proj.weight")):
             values = permute(values, attention.heads if "q_proj" in name else attention.kv_heads)
         hf_name = name if name.startswith("lm_head") else f"model.{name}"
@@ -77,7 +77,7 @@ def test_quantized_weights_are_used_as_they_are(quant: str, tmp_path: Path) -> N
     files = convert(reference, tmp_path / "m.gguf", quant)
     with torch.no_grad():
         for name, stored in open_weights(files, read_config(files)).items():
-            values = torch.tensor(stored.float32(0, stored.data.shape[0]).reshape(stored.shape))
+            values = torch.tensor(stored.float32(0, len(stored.arrays[0])).reshape(stored.shape))
             reference.model.get_parameter(f"model.{name}").copy_(values)
     tokens = prompt(40)
     assert_same(start_engine(files).execute(make_step(Rows(tokens, 0, [3]))), reference.logits(tokens))
