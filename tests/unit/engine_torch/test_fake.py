@@ -25,8 +25,8 @@ def start(*, base_s: float = 0.0, token_s: float = 0.0) -> tuple[FakeEngine, Poo
     return engine, pool
 
 
-def next_token(engine: FakeEngine, rows: Rows, **options: list[tuple[int, int]]) -> int:
-    return int(engine.execute(make_step(rows, **options))[-1].argmax())
+def next_token(engine: FakeEngine, rows: Rows, moves: list[tuple[int, int]] | None = None) -> int:
+    return int(engine.execute(make_step(rows, moves=moves or []))[-1].argmax())
 
 
 @given(cuts=st.lists(st.integers(1, 149), unique=True, max_size=6).map(sorted))
