@@ -10,11 +10,14 @@ from torch import Tensor
 from transformers.integrations.finegrained_fp8 import _dequantize_fp8_weight
 
 from paceline.contracts.errors import InvalidRequest
+from paceline.model.files import locate
 from paceline.model.quantized.configuration import read_scheme
 from paceline.model.quantized.matrices import open_matrix
 from paceline.model.safetensors import SafetensorsDirectory
 from paceline.quantize.options import Options
 from paceline.quantize.run import quantize
+from tests.unit.engine_torch.models import start_engine
+from tests.unit.engine_torch.steps import Rows, make_step
 from tests.unit.quantize.checkpoints import (
     HIDDEN,
     INNER,
@@ -62,8 +65,8 @@ def relative(found: Tensor, expected: Tensor) -> float:
     return float((found - expected.float()).norm() / expected.float().norm())
 
 
-def test_transformers_loads_int4(tmp_path: Path) -> None:
-    """The logits are those of the model whose matrices hold what the checkpoint stands for."""
+def test_transformers_and_the_engine_run_int4(tmp_path: Path) -> None:
+    """Logits of both are those of the model whose matrices hold what the checkpoint stands for."""
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
         vocab_size=96,
@@ -92,6 +95,9 @@ def test_transformers_loads_int4(tmp_path: Path) -> None:
                 module.weight.copy_(torch.from_numpy(matrix.float32(0, rows)))
         expected = model(tokens).logits
         torch.testing.assert_close(found(tokens).logits, expected, rtol=1e-4, atol=1e-4)
+    engine = start_engine(locate(str(tmp_path / "int4")))
+    ours = torch.from_numpy(engine.execute(make_step(Rows(range(24), 0, [3]))))
+    torch.testing.assert_close(ours, expected[0], rtol=1e-4, atol=1e-4)
     assert not torch.allclose(original, expected, rtol=1e-2, atol=1e-2)
 
 
