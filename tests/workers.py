@@ -7,8 +7,10 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from paceline.bus import rpc
 from paceline.bus.interface import Bus, Delivery
@@ -34,8 +36,13 @@ from paceline.decode.service import DecodeService
 from paceline.decode.settings import Settings as DecodeSettings
 from paceline.drafter.service import DrafterService
 from paceline.drafter.settings import Settings as DrafterSettings
+from paceline.engine.fake import FakeEngine
+from paceline.engine.interface import Engine
+from paceline.engine.registry import EngineName, open_engine
 from paceline.kvstore.service import KvStoreService
 from paceline.kvstore.settings import Settings as KvStoreSettings
+from paceline.model.config import Span
+from paceline.model.files import ModelFiles
 from paceline.prefill.service import PrefillService
 from paceline.prefill.settings import Settings as PrefillSettings
 from tests.helpers import serving, until
@@ -146,9 +153,10 @@ async def mesh(
     drafter: bool = False,
     step_s: float = 0.0,
     pages: int = PAGES,
+    span: Span | None = None,
     **settings: Any,
 ) -> AsyncIterator[Mesh]:
-    """A prefill and a decode worker, ready."""
+    """A prefill and a decode worker, ready. With a `span` their engine has a second layer that sees only that."""
     common: dict[str, Any] = {
         "run_dir": run_dir,
         "kv_bytes": pages * PAGE_BYTES,
@@ -157,6 +165,7 @@ async def mesh(
         **settings,
     }
     async with AsyncExitStack() as stack:
+        stack.enter_context(patch("paceline.worker.host.open_engine", partial(_fake_engine, span)))
         bus = broker.client()
         stack.push_async_callback(bus.close)
         built = Mesh(bus)
@@ -182,6 +191,12 @@ async def mesh(
             serving(broker.client(), "decode", lambda c: DecodeService(c, DecodeSettings(**common)))
         )
         yield built
+
+
+def _fake_engine(span: Span | None, name: EngineName, files: ModelFiles | None, **options: Any) -> Engine:
+    if name != "fake" or span is None:
+        return open_engine(name, files, **options)
+    return FakeEngine(base_s=options["step_s"], span=span)
 
 
 def make_work(

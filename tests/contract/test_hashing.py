@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.contracts.hashing import PAGE_TOKENS, extend_chain, page_key, tenant_salt
+from paceline.contracts.hashing import PAGE_TOKENS, extend_chain, group_key, page_key, tenant_salt
 
 
 def sha256(*parts: bytes) -> bytes:
@@ -25,6 +25,8 @@ def test_golden_vectors() -> None:
     first, second = extend_chain(salt, range(130))
     assert first == page_hash(salt, list(range(64)))
     assert second == page_hash(first, list(range(64, 128)))
+    assert group_key(second, 0) == second
+    assert group_key(second, 3) == second + b"\x03\x00"
     assert page_key(second, b"\x07" * 32) == sha256(b"paceline/key/1", b"\x07" * 32, second)
     assert [salt.hex(), second.hex()] == [
         "92fa9689d5652e261602dcbce9b0bf80db604b379249324eaca698ac7b558cdf",

@@ -52,6 +52,16 @@ def test_a_prefix_is_found_with_its_pages_tags_and_digests() -> None:
     assert store.usage == Usage(total=4, free=1, stored=3, pinned=2, reserved=0, quarantined=0)
 
 
+def test_a_sparse_lookup_pins_all_that_is_stored() -> None:
+    store = store_of(4)
+    put(store, "abc")
+    lease = store.lookup("p", keys("xcya"), 0.0, sparse=True)
+    assert [page.key for page in lease.pages] == [b"c", b"a"]
+    assert (store.usage.pinned, store.counters["hits"], store.counters["misses"]) == (2, 2, 0)
+    store.release(lease.lease_id)
+    assert store.usage.pinned == 0
+
+
 def test_pages_are_invisible_until_they_are_published() -> None:
     store = store_of(4)
     lease = store.reserve("p", keys("a"), 0.0)
