@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from paceline.engine.torch import kernels
 from paceline.engine.torch.kernels.experts import naive
 from paceline.engine.torch.kernels.experts.formats import (
     Activation,
@@ -26,7 +27,7 @@ def experts(x: Tensor, expert_ids: Tensor, weights: Tensor, layer: ExpertLayer) 
     On a GPU, what e4m3 weights are multiplied by is rounded to e4m3 too, as in `kernels.fp8_linear`:
     `naive.experts_w8a8` states it.
     """
-    if x.is_cuda:
+    if kernels.triton_runs(x.device):
         from paceline.engine.torch.kernels.experts.triton import experts as on_gpu
 
         return on_gpu(x, expert_ids, weights, layer)

@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from paceline.engine.torch import kernels
 from paceline.engine.torch.kernels.fp4_linear import naive
 
 
@@ -14,7 +15,7 @@ def fp4_linear(x: Tensor, codes: Tensor, scales: Tensor, factors: Tensor) -> Ten
     factors: float32 [out], one number throughout where a tensor has one
     returns [T, out] in the type of x
     """
-    if x.is_cuda:
+    if kernels.triton_runs(x.device):
         from paceline.engine.torch.kernels.fp4_linear.triton import fp4_linear as on_gpu
 
         return on_gpu(x, codes, scales, factors)

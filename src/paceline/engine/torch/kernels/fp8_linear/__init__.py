@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from paceline.engine.torch import kernels
 from paceline.engine.torch.kernels.fp8_linear import naive
 
 
@@ -17,7 +18,7 @@ def fp8_linear(x: Tensor, weight: Tensor, scales: Tensor, block: tuple[int, int]
     A CPU multiplies the weights as they are. A GPU rounds the activations to e4m3 as well, in groups of 128 of a token,
     as DeepSeek-V3 was trained (arXiv 2412.19437, section 3.3): `naive.fp8_linear_w8a8` states what it computes.
     """
-    if x.is_cuda:
+    if kernels.triton_runs(x.device):
         from paceline.engine.torch.kernels.fp8_linear.triton import fp8_linear as on_gpu
 
         return on_gpu(x, weight, scales, block)

@@ -6,6 +6,7 @@ is their largest magnitude / 448, at least `SMALLEST_SCALE`.
 
 from torch import Tensor
 
+from paceline.engine.torch import kernels
 from paceline.engine.torch.kernels.kv_write import naive
 from paceline.engine.torch.kernels.planes import LatentView, PlaneView
 
@@ -16,7 +17,7 @@ def kv_write(x: Tensor, plane: PlaneView, slots: Tensor) -> None:
     x: [T, heads, dim] float32 or bfloat16, stride 1 in dim
     slots: int64 [T], none twice
     """
-    if x.is_cuda:
+    if kernels.triton_runs(x.device):
         from paceline.engine.torch.kernels.kv_write import triton
 
         triton.kv_write(x, plane, slots)
@@ -37,7 +38,7 @@ def convert_pages(source: PlaneView, source_pages: Tensor, target: PlaneView, ta
     source_pages, target_pages: int64 [N], no target twice. Positions that hold nothing are converted as well, and
     become anything.
     """
-    if source.values.is_cuda:
+    if kernels.triton_runs(source.values.device):
         from paceline.engine.torch.kernels.kv_write import triton
 
         triton.convert_pages(source, source_pages, target, target_pages)

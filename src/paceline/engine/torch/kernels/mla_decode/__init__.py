@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from paceline.engine.torch import kernels
 from paceline.engine.torch.kernels.mla_decode import naive
 from paceline.engine.torch.kernels.planes import LatentView
 from paceline.engine.torch.kernels.rows import Rows
@@ -26,7 +27,7 @@ def mla_decode(
 
     A row that sees nothing gets zeros on CUDA, else NaN.
     """
-    if q_content.is_cuda:
+    if kernels.triton_runs(q_content.device):
         from paceline.engine.torch.kernels.mla_decode import triton
 
         return triton.mla_decode(q_content, q_rope, latent, page_table, rows, scale, selected)

@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from paceline.engine.torch import kernels
 from paceline.engine.torch.kernels.page_tags import naive
 
 
@@ -12,7 +13,7 @@ def changed(pages: Tensor, tags: Tensor, table: Tensor) -> Tensor:
     tags: int64 [n], the bits of the tags that were recorded
     table: int64 [pages], those of the tags that the pages bear now
     """
-    if pages.is_cuda:
+    if kernels.triton_runs(pages.device):
         from paceline.engine.torch.kernels.page_tags import triton
 
         return triton.changed(pages, tags, table)

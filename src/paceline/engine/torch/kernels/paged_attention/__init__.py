@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from paceline.engine.torch import kernels
 from paceline.engine.torch.kernels.paged_attention import naive
 from paceline.engine.torch.kernels.planes import PlaneView
 from paceline.engine.torch.kernels.rows import Rows
@@ -26,7 +27,7 @@ def paged_attention(
 
     A row that sees nothing gets zeros where there are sinks, and on CUDA; else NaN.
     """
-    if q.is_cuda:
+    if kernels.triton_runs(q.device):
         from paceline.engine.torch.kernels.paged_attention import triton
 
         return triton.paged_attention(q, key, value, page_table, rows, scale, sinks)

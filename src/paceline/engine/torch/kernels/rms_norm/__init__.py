@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from paceline.engine.torch import kernels
 from paceline.engine.torch.kernels.rms_norm import naive
 
 
@@ -12,7 +13,7 @@ def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     weight: [dim], or [heads, dim] for one of each head, or None for 1
     returns a new tensor like x
     """
-    if x.is_cuda:
+    if kernels.triton_runs(x.device):
         from paceline.engine.torch.kernels.rms_norm.triton import rms_norm as on_gpu
 
         return on_gpu(x, weight, eps)
@@ -24,7 +25,7 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
 
     x, residual: [T, dim] of the same float type; weight: [dim]
     """
-    if x.is_cuda:
+    if kernels.triton_runs(x.device):
         from paceline.engine.torch.kernels.rms_norm.triton import add_rms_norm as on_gpu
 
         return on_gpu(x, residual, weight, eps)

@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from paceline.engine.torch import kernels
 from paceline.engine.torch.kernels.rope import naive
 
 
@@ -12,7 +13,7 @@ def rope_(x: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool) -> None:
     cos, sin: float32 [T, dim / 2], dim even and at most head_dim; value i belongs to the i-th pair
     interleaved: pairs are neighbours (2i, 2i + 1), as in DeepSeek-V3 and Llama 4; otherwise (i, i + dim / 2)
     """
-    if x.is_cuda:
+    if kernels.triton_runs(x.device):
         from paceline.engine.torch.kernels.rope.triton import rope_ as on_gpu
 
         on_gpu(x, cos, sin, interleaved=interleaved)

@@ -5,6 +5,7 @@ Biases and penalties are not here: what a request said before is known to the ho
 
 from torch import Tensor
 
+from paceline.engine.torch import kernels
 from paceline.engine.torch.kernels.sampling import naive
 from paceline.engine.torch.kernels.sampling.draws import Draws
 
@@ -19,7 +20,7 @@ def sample(logits: Tensor, draws: Draws) -> Tensor:
     The random number is that of `paceline.engine.philox` bit for bit, so that the token is too, but where it falls
     within the rounding of a sum in float64 of the edge between two tokens.
     """
-    if logits.is_cuda:
+    if kernels.triton_runs(logits.device):
         from paceline.engine.torch.kernels.sampling.triton import sample as on_gpu
 
         return on_gpu(logits, draws)

@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from paceline.engine.torch import kernels
 from paceline.engine.torch.kernels.w4a16 import naive
 
 
@@ -14,7 +15,7 @@ def w4a16_linear(x: Tensor, packed: Tensor, scales: Tensor, zeros: Tensor | None
     zeros: uint8 [out, in/group], or None for 8 throughout
     returns [T, out] in the type of x
     """
-    if x.is_cuda:
+    if kernels.triton_runs(x.device):
         from paceline.engine.torch.kernels.w4a16.triton import w4a16_linear as on_gpu
 
         return on_gpu(x, packed, scales, zeros)
