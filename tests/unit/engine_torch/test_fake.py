@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from paceline.engine.fake import FakeEngine, kv_of
 from paceline.engine.registry import open_engine
+from paceline.model.config import Chunk, Span, Window
 from tests.unit.engine_torch.steps import Rows, make_step
 
 PROMPT = [int(t) for t in np.random.default_rng(7).integers(0, 512, 150)]
@@ -92,6 +93,38 @@ def test_pages_spell_their_tokens() -> None:
     assert np.array_equal(kv, kv_of(np.array(PROMPT), np.arange(150)))
     assert kv[:, 0, 0].tolist() == PROMPT
     assert kv[:, 1, 0].tolist() == list(range(150))
+
+
+@pytest.mark.parametrize("span", [Window(1), Window(70), Chunk(100)], ids=str)
+def test_a_span_shows_its_positions_and_no_others(span: Span) -> None:
+    engine = FakeEngine(span=span)
+    groups = engine.layout.groups
+    pool = np.full((24, engine.layout.page_bytes), 0xAB, dtype=np.uint8)
+    engine.bind(pool)
+    engine.execute(make_step(Rows(PROMPT[:149], 0, PAGES), groups=groups))
+    last = make_step(Rows(PROMPT[149:], 149, PAGES), groups=groups)
+    right = engine.execute(last)
+    assert int(right[0].argmax()) == engine.greedy(PROMPT, 1)[0]
+    seen = []
+    for position in range(149):
+        page = pool[2 * PAGES[position // 64] + 1].view(np.float32).reshape(2, 64, 8)
+        page[0, position % 64, 3] += 1
+        if not np.array_equal(engine.execute(last), right):
+            seen.append(position)
+        page[0, position % 64, 3] -= 1
+    assert seen == list(range(groups[1].first_visible(149), 149))
+
+
+@pytest.mark.parametrize("span", [Window(1), Window(2), Window(63), Chunk(64)], ids=str)
+def test_a_draft_tree_across_the_edge_of_a_span(span: Span) -> None:
+    engine = FakeEngine(span=span)
+    groups = engine.layout.groups
+    engine.bind(np.full((24, engine.layout.page_bytes), 0xAB, dtype=np.uint8))
+    engine.execute(make_step(Rows(PROMPT[:62], 0, PAGES), groups=groups))
+    branches = [[5], [5, 6], [5, 6, 7], [5, 8], [5, 8, 9]]
+    rows = Rows([5, 6, 7, 8, 9], 62, PAGES, [-1, 0, 1, 0, 3], [62, 63, 64, 63, 64])
+    found = engine.execute(make_step(rows, groups=groups)).argmax(axis=1)
+    assert found.tolist() == [engine.greedy(PROMPT[:62] + b, 1)[0] for b in branches]
 
 
 def test_only_wanted_rows_and_no_end() -> None:
