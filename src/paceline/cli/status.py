@@ -18,6 +18,7 @@ from paceline.contracts.errors import Unavailable
 
 _CONNECT_S = 3.0
 _REFRESH_S = 1.0
+_NUMBERS = ("run", "wait", "used/cached/pages", "hits", "tok/s", "restarts")
 
 
 def status(
@@ -84,13 +85,13 @@ async def _rows(bus: NatsBus, run: runfile.RunInfo | None) -> list[Row]:
 
 
 def table(rows: list[Row]) -> Table:
-    """The rows for people. In a narrow terminal only the model's name gives way."""
-    names = ("service", "worker", "state", "run", "wait", "used/cached/pages", "hits", "tok/s", "restarts")
+    """The rows for people. In a narrow terminal the names of model and KV dtype give way."""
+    names = ("service", "worker", "state", *_NUMBERS, "kv")
     cells = [_cells(row) for row in rows]
     grid = Table(box=None, pad_edge=False, collapse_padding=True)
     for i, name in enumerate(names):
         width = max(len(text) for text in (name, *(row[i] for row in cells)))
-        grid.add_column(name, justify="left" if i < 3 else "right", no_wrap=True, min_width=width)
+        grid.add_column(name, justify="right" if name in _NUMBERS else "left", no_wrap=True, min_width=width)
     grid.add_column("model", no_wrap=True, overflow="ellipsis")
     for row, texts in zip(rows, cells, strict=True):
         grid.add_row(*texts, row.model)
@@ -104,4 +105,5 @@ def _cells(row: Row) -> tuple[str, ...]:
         "-" if row.hit_rate is None else f"{row.hit_rate:.0%}",
         f"{row.tokens_per_s:.1f}" if row.tokens_per_s else "-",
         "-" if row.restarts is None else str(row.restarts),
+        row.kv_dtype or "-",
     )

@@ -21,7 +21,11 @@ async def serve(bus: Bus, role: Role, worker: str, load: Load) -> MicroService:
         return Ack()
 
     api = MicroService(
-        bus, new_identity(role, worker), description="a test", metadata={"model": "m"}, load=lambda: load
+        bus,
+        new_identity(role, worker),
+        description="a test",
+        metadata={"model": "m", "kv_dtype": "bfloat16"},
+        load=lambda: load,
     )
     api.serve(subjects.DRAIN, drain)
     await api.start()
@@ -54,6 +58,7 @@ async def test_rows_are_what_the_services_say() -> None:
             worker="gateway-0",
             state="starting",
             model="m",
+            kv_dtype="bfloat16",
             running=0,
             waiting=0,
             pages_used=0,
@@ -67,6 +72,7 @@ async def test_rows_are_what_the_services_say() -> None:
             worker="prefill-0",
             state="ready",
             model="m",
+            kv_dtype="bfloat16",
             running=1,
             waiting=2,
             pages_used=3,

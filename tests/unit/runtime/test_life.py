@@ -128,6 +128,7 @@ async def test_beacons_tell_the_whole_life_and_what_the_worker_holds(life: Watch
     )
     info = orjson.loads((await life.bus.request("$SRV.INFO.decode.w1", b"", timeout=5)).data)
     assert (info["description"], info["metadata"]["model"]) == ("a toy", "tiny")
+    assert info["metadata"]["kv_dtype"] == MODEL.kv_dtype
     life.leave.set()
     await life.state("draining")
     before = len(life.beacons)
