@@ -1,4 +1,4 @@
-"""`paceline up` as a user runs it, on the fake engine, with a client that checks every answer."""
+"""`paceline up` as a user runs it, with a client that checks every answer."""
 
 import asyncio
 import json
@@ -15,13 +15,14 @@ from typing import Any
 import aiohttp
 
 from paceline.cli.sse import SseParser
+from paceline.engine.registry import EngineName
 
 START_S = 60.0
 
 
 @dataclass
 class Reply:
-    """One streamed answer as it came."""
+    """One answer as it came."""
 
     status: int = 0
     text: str = ""
@@ -35,11 +36,16 @@ class System:
     """One mesh: its supervisor, its processes, its HTTP front."""
 
     def __init__(
-        self, process: asyncio.subprocess.Process, session: aiohttp.ClientSession, state: Path
+        self,
+        process: asyncio.subprocess.Process,
+        session: aiohttp.ClientSession,
+        state: Path,
+        env: dict[str, str],
     ) -> None:
         self.process = process
         self.session = session
         self.state = state
+        self._env = env
 
     @property
     def port(self) -> int:
@@ -79,15 +85,8 @@ class System:
     ) -> Reply:
         """Stream one answer to its end."""
         reply, parser = Reply(), SseParser()
-        body = {
-            "model": "tiny",
-            "messages": [{"role": "user", "content": content}],
-            "max_tokens": max_tokens,
-            "temperature": 0,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            **options,
-        }
+        streamed = {"stream": True, "stream_options": {"include_usage": True}}
+        body = _body(content, max_tokens) | streamed | options
         async with self.session.post("/v1/chat/completions", json=body) as response:
             reply.status = response.status
             if response.status != 200:
@@ -98,6 +97,26 @@ class System:
                     _take(reply, event)
                 on_text(reply)
         return reply
+
+    async def complete(self, content: str, *, max_tokens: int = 16) -> Reply:
+        """One answer that is not streamed."""
+        async with self.session.post("/v1/chat/completions", json=_body(content, max_tokens)) as response:
+            body = await response.json()
+            if response.status != 200:
+                return Reply(response.status, error=body["error"])
+            (choice,) = body["choices"]
+            text, reason = choice["message"]["content"], choice["finish_reason"]
+            return Reply(response.status, text, reason, body["usage"], done=True)
+
+    async def status(self) -> list[dict[str, Any]]:
+        """What `paceline status --json` prints: a row for each worker."""
+        command = ("status", "--json", "--port", str(self.port))
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "paceline.cli", *command), stdout=asyncio.subprocess.PIPE, env=self._env
+        )
+        output, _ = await process.communicate()
+        rows: list[dict[str, Any]] = json.loads(output)
+        return rows
 
     async def healthy(self) -> None:
         """Wait until a model can be served."""
@@ -148,6 +167,15 @@ class System:
         ]
 
 
+def _body(content: str, max_tokens: int) -> dict[str, Any]:
+    return {
+        "model": "tiny",
+        "messages": [{"role": "user", "content": content}],
+        "max_tokens": max_tokens,
+        "temperature": 0,
+    }
+
+
 def _take(reply: Reply, event: str) -> None:
     if event == "[DONE]":
         reply.done = True
@@ -168,12 +196,27 @@ def _take(reply: Reply, event: str) -> None:
 
 @asynccontextmanager
 async def paceline_up(
-    model: Path, tmp_path: Path, *flags: str, step_s: float = 0.0, env: dict[str, str] | None = None
+    model: Path,
+    tmp_path: Path,
+    *flags: str,
+    engine: EngineName = "fake",
+    step_s: float = 0.0,
+    env: dict[str, str] | None = None,
 ) -> AsyncIterator[System]:
     """A healthy mesh on a free port, ended by SIGTERM if the test has not ended it."""
     state = tmp_path / "state"
     (tmp_path / "run").mkdir(mode=0o700)
     output = tmp_path / "up.log"
+    settings = {
+        **os.environ,
+        "XDG_STATE_HOME": str(state),
+        "XDG_RUNTIME_DIR": str(tmp_path / "run"),
+        "PACELINE_MODEL_NAME": "tiny",
+        "PACELINE_KV_BYTES": str(64 << 20),
+        "PACELINE_KVSTORE_BYTES": str(64 << 20),
+        "PACELINE_FAKE_STEP_S": str(step_s),
+        **(env or {}),
+    }
     with output.open("wb") as log:
         process = await asyncio.create_subprocess_exec(
             *(
@@ -186,26 +229,17 @@ async def paceline_up(
                 "--port",
                 "0",
                 "--engine",
-                "fake",
+                engine,
             ),
             *flags,
             stdout=log,
             stderr=asyncio.subprocess.STDOUT,
-            env={
-                **os.environ,
-                "XDG_STATE_HOME": str(state),
-                "XDG_RUNTIME_DIR": str(tmp_path / "run"),
-                "PACELINE_MODEL_NAME": "tiny",
-                "PACELINE_KV_BYTES": str(64 << 20),
-                "PACELINE_KVSTORE_BYTES": str(64 << 20),
-                "PACELINE_FAKE_STEP_S": str(step_s),
-                **(env or {}),
-            },
+            env=settings,
         )
     try:
         url = await _base_url(process, output)
         async with aiohttp.ClientSession(url, timeout=aiohttp.ClientTimeout(total=60)) as session:
-            system = System(process, session, state)
+            system = System(process, session, state, settings)
             await system.healthy()
             yield system
     finally:

@@ -2,6 +2,7 @@
 fake engine never reads."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from paceline.engine.fake import FakeEngine
 from paceline.model.config import read_config
-from paceline.model.files import locate
+from paceline.model.files import ModelFiles, locate
 from paceline.model.template import ChatTemplate
 from paceline.model.tokenizer import Tokenizer as ModelTokenizer
 
@@ -25,15 +26,9 @@ _TEMPLATE = (
 
 
 def save_tiny(directory: Path) -> Path:
-    """A Hugging Face directory of a Llama of two layers."""
+    """A Hugging Face directory of a Llama of one layer."""
     directory.mkdir(parents=True, exist_ok=True)
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocab = {token: i for i, token in enumerate((*_SPECIAL, *alphabet))}
-    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(list(_SPECIAL))
-    tokenizer.save(str(directory / "tokenizer.json"))
+    vocab = save_tokenizer(directory, pre_tokenizers.ByteLevel.alphabet())
     config = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -42,7 +37,7 @@ def save_tiny(directory: Path) -> Path:
         "num_hidden_layers": 1,
         "num_attention_heads": 2,
         "num_key_value_heads": 1,
-        "vocab_size": len(vocab),
+        "vocab_size": vocab,
         "max_position_embeddings": CONTEXT,
         "rms_norm_eps": 1e-5,
         "rope_theta": 10000.0,
@@ -51,28 +46,51 @@ def save_tiny(directory: Path) -> Path:
         "eos_token_id": 1,
     }
     (directory / "config.json").write_text(json.dumps(config))
-    (directory / "tokenizer_config.json").write_text(
-        json.dumps({"chat_template": _TEMPLATE, "eos_token": "<|end|>"})
-    )
     save_file(
-        {"model.embed_tokens.weight": np.zeros((len(vocab), 16), np.float32)}, directory / "model.safetensors"
+        {"model.embed_tokens.weight": np.zeros((vocab, 16), np.float32)}, directory / "model.safetensors"
     )
     return directory
 
 
-class Oracle:
-    """What greedy generation must say, by the fake engine's own arithmetic on the whole prompt."""
+def save_tokenizer(directory: Path, alphabet: Iterable[str]) -> int:
+    """A tokenizer whose tokens are the bytes that `alphabet` spells, and a chat template; the size of its vocabulary.
 
-    def __init__(self, directory: Path) -> None:
-        files = locate(str(directory))
-        self._engine = FakeEngine(read_config(files))
+    Token 0 begins a message and token 1 ends it.
+    """
+    vocab = {token: i for i, token in enumerate((*_SPECIAL, *sorted(alphabet)))}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(list(_SPECIAL))
+    tokenizer.save(str(directory / "tokenizer.json"))
+    (directory / "tokenizer_config.json").write_text(
+        json.dumps({"chat_template": _TEMPLATE, "eos_token": "<|end|>"})
+    )
+    return len(vocab)
+
+
+class Wording:
+    """Messages as tokens, and tokens as text."""
+
+    def __init__(self, files: ModelFiles) -> None:
         self._tokenizer = ModelTokenizer.load(files)
         self._template = ChatTemplate.load(files)
 
     def prompt(self, content: str) -> list[int]:
         return self._tokenizer.encode(self._template.render([{"role": "user", "content": content}]))
 
+    def decode(self, tokens: list[int]) -> str:
+        return b"".join(self._tokenizer.token_bytes(t) for t in tokens).decode("utf-8", errors="replace")
+
+
+class Oracle(Wording):
+    """What greedy generation must say, by the fake engine's own arithmetic on the whole prompt."""
+
+    def __init__(self, directory: Path) -> None:
+        files = locate(str(directory))
+        super().__init__(files)
+        self._engine = FakeEngine(read_config(files))
+
     def text(self, content: str, count: int) -> str:
         """The answer of `count` tokens, none of which can end it (the fake engine avoids end tokens)."""
-        tokens = self._engine.greedy(self.prompt(content), count)
-        return b"".join(self._tokenizer.token_bytes(t) for t in tokens).decode("utf-8", errors="replace")
+        return self.decode(self._engine.greedy(self.prompt(content), count))
