@@ -75,12 +75,12 @@ class Allocator:
         """Have pages for `tokens` positions. False, which changes nothing, where that would break a promise."""
         if tokens <= sequence.holdings.capacity:
             return True
-        missing = _missing(sequence, range(len(self.groups)), tokens)
-        unasked = _count(missing) - self._allowance(sequence)
-        if unasked > 0 and unasked > self.spare:
+        lasting, moving = (_missing(sequence, groups, tokens) for groups in (self._full, self._spans))
+        asked = _count(lasting) + max(0, _count(moving) - self._allowance(sequence))
+        if asked and asked > self.spare:
             return False
         try:
-            self._take(sequence, missing)
+            self._take(sequence, lasting + moving)
         except OutOfPagesError:
             return False  # A copy from or to the kvstore holds them for a moment.
         return True
@@ -158,7 +158,7 @@ class Allocator:
         return max(0, promise - own)
 
     def _allowance(self, sequence: Sequence) -> int:
-        """Pages that a sequence may take because they were promised to it."""
+        """Pages that a sequence may take in groups with a span, because they were promised to it."""
         held = sum(len(sequence.holdings.of(g)) for g in self._spans)
         return max(0, self._promised.get(sequence, 0) - held)
 

@@ -148,15 +148,17 @@ class Scheduler:
                     budget -= entry.rows
         filling: list[Sequence] = []
         blocked = False
+        spare = self.allocator.spare
         for sequence in sorted(self._candidates(), key=lambda s: _urgency(s, now)):
             if sequence.state is State.WAITING:
-                if blocked or self._is_too_early(sequence) or (budget <= 0 and not sequence.remote):
+                if blocked or self._is_too_early(sequence, spare) or (budget <= 0 and not sequence.remote):
                     continue
                 if not self._has_room() or not self.allocator.admit(sequence):
                     # Whoever is first in order gets the next free pages: letting others by would starve it.
                     blocked = True
                     continue
                 self._admit(sequence, now)
+                spare = self.allocator.spare
             if sequence.state is State.FILLING:
                 filling.append(sequence)
             elif (rows := min(sequence.remaining, budget)) > 0 and self.allocator.extend(
@@ -225,14 +227,12 @@ class Scheduler:
             sequence.cached = CachedTokens(device=sequence.computed - host, host=host)
             sequence.started = now
 
-    def _is_too_early(self, sequence: Sequence) -> bool:
+    def _is_too_early(self, sequence: Sequence, spare: int) -> bool:
         """Whether its pages would be parked where the largest prompt may be wanted.
 
         Otherwise a prefill and a decode worker deadlock, each full of pages of requests that the other has no room for.
         """
-        if not sequence.early:
-            return False
-        return self.allocator.spare - self._demand.most(len(sequence.tokens)) < self._largest
+        return sequence.early and spare - self._demand.most(len(sequence.tokens)) < self._largest
 
     def _has_room(self) -> bool:
         return len(self._running) + len(self._filling) < self._limits.sequences

@@ -208,6 +208,20 @@ def test_a_decoding_sequence_takes_no_page_that_is_promised() -> None:
     running.finish(old, new)
 
 
+def test_drafts_at_the_end_of_a_prompt_take_no_page_that_is_promised() -> None:
+    running = Running(Window(32), pages=19, step_tokens=63)
+    long = running.add(prompt(640, 1), output=1, arrival=1)
+    running.step()
+    short = running.add(prompt(190, 2), output=20)
+    for _ in range(3):
+        running.step()
+    assert (short.remaining, running.scheduler.allocator.spare) == (1, 0)
+    running.scheduler.offer(short, 190, TokenTree(tokens=[1, 2, 3], parents=[-1, 0, 1]))
+    plan = running.step()
+    assert [(e.sequence, e.rows) for e in plan.entries] == [(short, 1), (long, 62)]
+    running.finish(short, long)
+
+
 def test_an_early_prompt_leaves_room_for_the_largest_one_besides_what_is_promised() -> None:
     engine = FakeEngine(span=Window(64))
     scheduler = Scheduler(
