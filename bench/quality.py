@@ -141,7 +141,7 @@ def main() -> None:
     options = parser.parse_args()
     files = locate(str(pull(options.model, lambda done, total: None)))
     tokens = Tokenizer.load(files).encode(read_text(options.text))
-    windows = cut(tokens, 192, 3) if options.quick else cut(tokens, 512, 1000)
+    windows = cut(tokens, 256, 4) if options.quick else cut(tokens, 512, 1000)
     title = (
         f"{files.name}: {windows.size} tokens in {len(windows)} windows, {scored(windows)} of them predicted"
     )
