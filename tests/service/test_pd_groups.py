@@ -156,6 +156,9 @@ async def test_a_wrong_byte_in_a_page_of_the_window_aborts_the_request(
 async def test_room_counts_the_pages_of_all_groups(memory_broker: MemoryBroker, tmp_path: Path) -> None:
     """Of 32 pages a window of 100 takes 4 with steps of 64 rows, and every other one is 64 positions."""
     async with mesh(memory_broker, tmp_path, pages=32, span=Window(100), step_tokens=64) as m:
+        model = m.decode.model()
+        assert model is not None
+        assert model.context == 28 * 64
         with pytest.raises(ContextTooLong, match=f"maximum context length is {28 * 64} tokens"):
             await m.ask(make_work(tokens(28 * 64)))
         prompt = tokens(28 * 64 - 5)

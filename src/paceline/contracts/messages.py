@@ -449,7 +449,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     how each keeps them, `kv_dtype`, may differ."""
 
     name: str
-    context: int
+    context: int  # positions that a sequence may have there
     fingerprint: bytes
     kv_dtype: str
     page_bytes: int

@@ -99,7 +99,8 @@ class EngineHost:
     def model(self) -> ModelInfo:
         return ModelInfo(
             name=self._name,
-            context=self._engine.context,
+            # Only here is it known how many pages a sequence of the model needs.
+            context=self._scheduler.room if self._started else self._engine.context,
             fingerprint=self._engine.fingerprint,
             kv_dtype=self._engine.kv_dtype,
             page_bytes=self.page_bytes,
