@@ -22,7 +22,10 @@ def greedy(reference: Reference, prompt: list[int], count: int) -> list[int]:
 
 @pytest.mark.parametrize(
     "name",
-    ["llama", "qwen2", "qwen3", "deepseek_v3", "glm_moe_dsa", "qwen3_moe", "glm4_moe", "llama4", "gpt_oss"],
+    [
+        *("llama", "qwen2", "qwen3", "deepseek_v3", "kimi_k2", "glm4_moe_lite", "glm_moe_dsa"),
+        *("qwen3_moe", "glm4_moe", "llama4", "gpt_oss"),
+    ],
 )
 async def test_disaggregated_equals_unified_equals_a_single_loop(
     memory_broker: MemoryBroker, tmp_path: Path, name: str
