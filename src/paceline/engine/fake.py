@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from paceline.contracts.hashing import PAGE_TOKENS
-from paceline.engine.interface import Pages, Progress
+from paceline.contracts.messages import Sampling
+from paceline.engine.interface import Outcome, Pages, Progress
 from paceline.engine.layout import KvDtype, PageGroup, PageLayout, Plane
 from paceline.engine.profile import KvProfile
 from paceline.engine.step import Float32, Int32, Step
@@ -36,6 +37,8 @@ class FakeEngine:
 
     name = "fake"
     kv_dtype: KvDtype = "float32"
+    in_place = True
+    page_memory: int | None = None
 
     def __init__(
         self,
@@ -78,6 +81,13 @@ class FakeEngine:
         logits = _logits(states[step.logit_rows], self.vocab, self.eos_token_ids)
         time.sleep(max(0.0, done - time.monotonic()))
         return logits
+
+    def sample(self, step: Step, samplings: Sequence[Sampling | None]) -> Outcome:
+        return self.execute(step)
+
+    def export_pages(self, pages: Sequence[int]) -> None: ...
+
+    def import_pages(self, pages: Sequence[int]) -> None: ...
 
     def close(self) -> None:
         self._kv = None

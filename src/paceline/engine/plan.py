@@ -7,7 +7,7 @@ import numpy as np
 
 from paceline.contracts.errors import PacelineError
 from paceline.contracts.hashing import PAGE_TOKENS
-from paceline.contracts.messages import FinishReason, TokenTree
+from paceline.contracts.messages import FinishReason, Sampling, TokenTree
 from paceline.engine.drafts import depths
 from paceline.engine.holdings import Holdings
 from paceline.engine.sequence import Sequence
@@ -47,6 +47,15 @@ class Plan:
     step: Step
     entries: tuple[Entry, ...]
     filling: tuple[Sequence, ...]
+
+    @property
+    def samplings(self) -> list[Sampling | None]:
+        """For each wanted row how its token is drawn, or None where what was said before counts too."""
+        return [
+            None if entry.sequence.adjustments is not None else entry.sequence.sampling
+            for entry in self.entries
+            for _ in range(entry.wanted)
+        ]
 
     def halves(self) -> "tuple[Plan, Plan]":
         """The same work in two steps."""

@@ -16,6 +16,7 @@ permitting.
 from collections.abc import Callable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -29,7 +30,7 @@ from paceline.engine.layout import PageGroup
 from paceline.engine.pages import PagePool
 from paceline.engine.plan import Advance, Entry, Failure, Plan, StepResult, build_step, no_moves
 from paceline.engine.sequence import Sequence, State
-from paceline.engine.step import Float32, Int64
+from paceline.engine.step import Int64
 
 AGEING = 1000.0
 """Tokens per second by which waiting shortens a rest. At the prefill rate of the worker this would be FIFO."""
@@ -43,8 +44,16 @@ class Limits:
     sequences: int = 64
 
 
-Sampler = Callable[[Float32, Sequence, int], int]
-"""(row of logits, sequence, position of the row) -> token"""
+RowT = TypeVar("RowT")
+RowT_co = TypeVar("RowT_co", covariant=True)
+Sampler = Callable[[RowT, Sequence, int], int]
+"""(what the engine gave for a row, sequence, position of the row) -> token"""
+
+
+class Rows(Protocol[RowT_co]):
+    """Of the wanted rows of a step, in order: an array of logits, or a list."""
+
+    def __getitem__(self, index: int, /) -> RowT_co: ...
 
 
 class Scheduler:
@@ -188,17 +197,17 @@ class Scheduler:
             failures.append(Failure(sequence, error))
         return failures
 
-    def commit(self, plan: Plan, logits: Float32, sample: Sampler, seconds: float) -> StepResult:
+    def commit(self, plan: Plan, rows: Rows[RowT], sample: Sampler[RowT], seconds: float) -> StepResult:
         """Sample, verify drafts, advance every sequence, publish full pages, end what is finished."""
         advances: list[Advance] = []
         failures: list[Failure] = []
         moves: list[tuple[Int64, Int64]] = []
         row = 0
         for entry in plan.entries:
-            rows = logits[row : row + entry.wanted]
+            own = [rows[i] for i in range(row, row + entry.wanted)]
             row += entry.wanted
             try:
-                advances.append(self._advance(entry, rows, sample, moves, seconds))
+                advances.append(self._advance(entry, own, sample, moves, seconds))
             except ValueError as error:
                 self.abort(entry.sequence)
                 failures.append(Failure(entry.sequence, InternalError(f"no token can be sampled: {error}")))
@@ -285,8 +294,8 @@ class Scheduler:
     def _advance(
         self,
         entry: Entry,
-        logits: Float32,
-        sample: Sampler,
+        rows: list[RowT],
+        sample: Sampler[RowT],
         moves: list[tuple[Int64, Int64]],
         seconds: float,
     ) -> Advance:
@@ -299,7 +308,7 @@ class Scheduler:
         index = sequence.output_tokens
         sequence.computed += entry.own
         if entry.samples:
-            self._extend(entry, logits, sample, moves)
+            self._extend(entry, rows, sample, moves)
             sequence.decoding = True
             self.allocator.settle(sequence)
         self.allocator.advance(sequence)
@@ -312,7 +321,7 @@ class Scheduler:
         return advance
 
     def _extend(
-        self, entry: Entry, logits: Float32, sample: Sampler, moves: list[tuple[Int64, Int64]]
+        self, entry: Entry, rows: list[RowT], sample: Sampler[RowT], moves: list[tuple[Int64, Int64]]
     ) -> None:
         """Append the sampled tokens up to the one that ends the sequence, with their KV in order of position."""
         sequence, base = entry.sequence, entry.sequence.computed
@@ -323,7 +332,7 @@ class Scheduler:
             nonlocal ended
             if ended:
                 return drafts.NO_TOKEN
-            token = sample(logits[node + 1], sequence, len(sequence.tokens) - 1)
+            token = sample(rows[node + 1], sequence, len(sequence.tokens) - 1)
             sequence.append(token)
             ended = self._ends(sequence, token)
             return token

@@ -113,11 +113,11 @@ class EngineThread:
             return StepResult((), plan.filling, ())
         start = time.perf_counter()
         try:
-            logits = self._engine.execute(plan.step)
+            outcome = self._engine.sample(plan.step, plan.samplings)
         except Exception:
             log.exception("step_failed", sequences=len(plan.entries), tokens=len(plan.step.tokens))
             return self._without_the_guilty(plan)
-        result = self._scheduler.commit(plan, logits, _sample, time.perf_counter() - start)
+        result = self._scheduler.commit(plan, outcome, _sample, time.perf_counter() - start)
         if result.moves.size:
             self._engine.execute(build_moves(result.moves))
         self.pace = self.pace.after(plan, result, time.perf_counter() - start)
@@ -143,8 +143,13 @@ class EngineThread:
         self._stopping = True
 
 
-def _sample(logits: Float32, sequence: Sequence, position: int) -> int:
-    return sample(logits, sequence.sampling, position, sequence.adjustments)
+def _sample(row: Float32 | int, sequence: Sequence, position: int) -> int:
+    """A row of the engine's `Outcome`, at the end."""
+    if not isinstance(row, int):
+        return sample(row, sequence.sampling, position, sequence.adjustments)
+    if row < 0:
+        raise ValueError("the largest logit is not finite")
+    return row
 
 
 def _resolve(future: "asyncio.Future[T]", result: T) -> None:

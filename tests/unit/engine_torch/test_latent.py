@@ -14,9 +14,9 @@ from paceline.contracts.errors import InvalidRequest
 from paceline.engine.interface import Engine
 from paceline.engine.layout import KvDtype
 from paceline.engine.registry import open_engine
-from paceline.engine.torch import indexer, latent
-from paceline.engine.torch.attention import Members
-from paceline.engine.torch.latent import expands
+from paceline.engine.torch import indexer, latent_heads
+from paceline.engine.torch.latent_heads import LatentHeads
+from paceline.engine.torch.members import Members
 from paceline.model.config import LatentAttention, Rope
 from tests.unit.engine_torch.models import MODELS, SPARSE, Reference, save_model, start_engine
 from tests.unit.engine_torch.steps import Rows, make_step
@@ -52,7 +52,7 @@ def sparse(tmp_path_factory: pytest.TempPathFactory) -> Reference:
     ],
 )
 def test_the_cheaper_way_is_taken(rows: int, positions: int, expanded: bool) -> None:
-    assert expands(DEEPSEEK, rows, positions) is expanded
+    assert LatentHeads(DEEPSEEK, torch.empty(0)).expands(rows, positions) is expanded
 
 
 @pytest.mark.parametrize("expanded", [False, True])
@@ -60,8 +60,8 @@ def test_both_ways_in_small_blocks(
     expanded: bool, sparse: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A head or a row at a time, as long contexts have it."""
-    monkeypatch.setattr(latent, "expands", lambda *_: expanded)
-    monkeypatch.setattr(latent, "_EXPANDED", 1)
+    monkeypatch.setattr(LatentHeads, "expands", lambda *_: expanded)
+    monkeypatch.setattr(latent_heads, "_EXPANDED", 1)
     monkeypatch.setattr(indexer, "_SCORES", 1)
     tokens, other = prompt(150), prompt(70, seed=1)
     engine = start_engine(sparse.files)

@@ -1,49 +1,37 @@
-"""Attention over pages: what depends on the step alone is made once, for the first layer that needs it."""
+"""Attention over pages: what the blocks ask for, and how plain PyTorch does it.
 
-from collections.abc import Callable
+What depends on the step alone is made once, for the first layer that needs it.
+"""
+
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
 from paceline.contracts.hashing import PAGE_TOKENS
 from paceline.engine.layout import PageGroup, PlaneKind
 from paceline.engine.step import Int64, Step
+from paceline.engine.torch.latent_heads import LatentHeads
+from paceline.engine.torch.members import Members, attend, sparse
 from paceline.engine.torch.planes import PlaneStore, Slots, Table
 from paceline.engine.torch.pool import PagePool
 from paceline.engine.torch.visibility import SHORT, group, visible
 
 
 @dataclass(frozen=True, slots=True)
-class Members:
-    """Sequences that one kernel call attends, of equally many query rows each.
-
-    rows: where these lie in the step: a slice, or int64 [sequences * query rows]
-    table: their pages from the first that any row sees
-    sequences, query_rows: how many
-    positions: columns of keys and values to attend to, of each sequence
-    mask: added to the scores, [sequences, 1, query rows, positions]; None when every row sees everything, or, when
-        `causal`, everything before it
-    """
-
-    rows: slice | Tensor
-    table: Table
-    sequences: int
-    query_rows: int
-    positions: int
-    mask: Tensor | None
-    causal: bool
-
-
-@dataclass(frozen=True, slots=True)
 class StepPlane:
-    """One plane during one step."""
+    """One plane during one step; `find_members` gives the groups of sequences that are attended together."""
 
     store: PlaneStore
     slots: Slots
-    members: list[Members]
+    find_members: Callable[[], list[Members]]
+
+    @property
+    def members(self) -> list[Members]:
+        return self.find_members()
 
     def write(self, rows: Tensor) -> None:
         """Store `rows` [T, heads, dim] in their slots."""
@@ -55,10 +43,11 @@ class StepPlane:
 
     def by_members(self, q: Tensor, attend_to: Callable[[Members, Tensor], Tensor]) -> Tensor:
         """`attend_to` of each member group's rows of `q` [T, heads, dim], put together again: [T, heads, value dim]"""
-        if len(self.members) == 1 and isinstance(self.members[0].rows, slice):
-            return attend_to(self.members[0], q)
+        groups = self.members
+        if len(groups) == 1 and isinstance(groups[0].rows, slice):
+            return attend_to(groups[0], q)
         out: Tensor | None = None
-        for members in self.members:
+        for members in groups:
             part = attend_to(members, q[members.rows])
             if out is None:
                 out = q.new_empty(len(q), *part.shape[1:])
@@ -66,20 +55,87 @@ class StepPlane:
         return q.new_empty(q.shape) if out is None else out
 
 
-class StepAttention:
-    """What attention needs to know of one step."""
+class Attention(Protocol):
+    """One step of all layers. Each call first stores the keys and values of every row in the row's slot."""
 
-    def __init__(self, step: Step, pool: PagePool, device: torch.device, dtype: torch.dtype) -> None:
+    def grouped(
+        self, layer: int, q: Tensor, kv: Tensor, *, scale: float, sinks: Tensor | None = None
+    ) -> Tensor:
+        """Grouped-query attention.
+
+        q: [T, heads, dim]
+        kv: [T, 2 * kv_heads, dim], keys before values
+        sinks: float32 [heads], logits that join each head's softmax
+        returns [T, heads, dim]
+        """
+
+    def latent(
+        self, layer: int, q: Tensor, kv: Tensor, heads: LatentHeads, selected: Tensor | None
+    ) -> Tensor:
+        """Attention to latents.
+
+        q: [T, heads, nope + rope]
+        kv: [T, latent_dim], the latent and behind it the rotary key
+        selected: int32 [T, k], the positions that a row attends to of those it sees, -1 for none; None for all
+        returns [T, heads, value_dim]
+        """
+
+    def index(self, layer: int, keys: Tensor) -> StepPlane:
+        """Keys [T, dim] of a sparse-attention indexer, and the plane in which those of all positions lie now."""
+
+
+class StepAttention:
+    """`Attention` by gathering pages: on every device, and what others are measured against."""
+
+    def __init__(
+        self, step: Step, pool: PagePool, slots: Sequence[Slots], device: torch.device, dtype: torch.dtype
+    ) -> None:
+        """`slots` are those of each page group."""
         self._step = step
         self._pool = pool
+        self._slots = slots
         self._device = device
         self._dtype = dtype
         self._members: dict[int, list[Members]] = {}
-        self._slots = [Slots.of(slots, device) for slots in step.slots]
+
+    def grouped(
+        self, layer: int, q: Tensor, kv: Tensor, *, scale: float, sinks: Tensor | None = None
+    ) -> Tensor:
+        plane = self.plane(layer, "kv")
+        plane.write(kv)
+
+        def attend_to(members: Members, q: Tensor) -> Tensor:
+            k, v = plane.gather(members.table, q.dtype).chunk(2, 1)
+            return attend(q, k, v, members, scale=scale, sinks=sinks)
+
+        return plane.by_members(q, attend_to)
+
+    def latent(
+        self, layer: int, q: Tensor, kv: Tensor, heads: LatentHeads, selected: Tensor | None
+    ) -> Tensor:
+        plane = self.plane(layer, "latent")
+        plane.write(kv[:, None])
+
+        def attend_to(members: Members, q: Tensor) -> Tensor:
+            cached = plane.gather(members.table, q.dtype)[:, :, : members.positions]
+            if selected is not None:
+                members = sparse(members, selected[members.rows], q.dtype)
+            return heads.attend(q, cached, members)
+
+        return plane.by_members(q, attend_to)
+
+    def index(self, layer: int, keys: Tensor) -> StepPlane:
+        plane = self.plane(layer, "index")
+        plane.write(keys[:, None])
+        return plane
 
     def plane(self, layer: int, kind: PlaneKind) -> StepPlane:
-        group, store = self._pool.plane(layer, kind)
-        return StepPlane(store, self._slots[group], self._members_of(group))
+        g, store = self._pool.plane(layer, kind)
+        return StepPlane(store, self._slots[g], lambda: self._members_of(g))
+
+    def alone(self, g: int, sequence: int) -> Members:
+        """One sequence by itself, as page group `g` has it."""
+        return self._gather(g, self._pool.layout.groups[g], [sequence])
 
     def _members_of(self, g: int) -> list[Members]:
         if (found := self._members.get(g)) is None:
@@ -130,59 +186,3 @@ class StepAttention:
         seen = torch.from_numpy(visible(self._step, members, columns, pages.span))
         mask = torch.zeros(seen.shape, dtype=self._dtype).masked_fill_(~seen, -torch.inf)
         return mask[:, None].to(self._device)
-
-
-def attend(
-    q: Tensor, k: Tensor, v: Tensor, members: Members, *, scale: float, sinks: Tensor | None = None
-) -> Tensor:
-    """Attention of the rows of `members`.
-
-    q: [sequences * query rows, heads, dim]
-    k: [sequences, kv_heads, n, dim], n at least `members.positions`
-    v: [sequences, kv_heads, n, value dim]
-    sinks: [heads], logits that join each head's softmax
-    returns [sequences * query rows, heads, value dim]
-    """
-    k, v, mask = k[:, :, : members.positions], v[:, :, : members.positions], members.mask
-    q = q.view(members.sequences, members.query_rows, *q.shape[1:])
-    short = members.query_rows <= SHORT
-    causal = members.causal
-    if sinks is not None:
-        k, v, mask = _with_sink(k, v, members, sinks, q.dtype)
-        causal = False
-    if not short:
-        out = scaled_dot_product_attention(
-            q.transpose(1, 2), k, v, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=True
-        ).transpose(1, 2)
-        return out.reshape(-1, *out.shape[2:])
-    # The query heads of a KV head become rows of it: for one row 0.28 ms against 2.0 ms by enable_gqa.
-    heads, sharing = q.shape[2], q.shape[2] // k.shape[1]
-    q = q.view(*q.shape[:2], -1, sharing, q.shape[3]).permute(0, 2, 3, 1, 4)
-    if mask is not None and (members.query_rows > 1 or mask.shape[1] > 1):
-        mask = _fold(mask, k.shape[1], sharing)
-    out = scaled_dot_product_attention(q.flatten(2, 3), k, v, attn_mask=mask, scale=scale)
-    out = out.view(*q.shape[:-1], -1).permute(0, 3, 1, 2, 4)
-    return out.reshape(-1, heads, out.shape[-1])
-
-
-def _fold(mask: Tensor, kv_heads: int, sharing: int) -> Tensor:
-    """A mask of query heads, or of all of them at once, as one whose rows are (query head of the KV head, row)."""
-    if mask.shape[1] == 1:
-        return mask.repeat(1, 1, sharing, 1)
-    return mask.reshape(len(mask), kv_heads, -1, mask.shape[-1])
-
-
-def _with_sink(
-    k: Tensor, v: Tensor, members: Members, sinks: Tensor, dtype: torch.dtype
-) -> tuple[Tensor, Tensor, Tensor]:
-    """A position of zeros behind the others, to which the mask gives each head's sink as its logit."""
-    k, v = (torch.cat((x, x.new_zeros(*x.shape[:2], 1, x.shape[3])), 2) for x in (k, v))
-    rows, positions = members.query_rows, members.positions
-    mask = members.mask
-    if mask is None:
-        mask = torch.zeros(1, 1, rows, positions, dtype=dtype, device=k.device)
-        if members.causal:
-            mask.masked_fill_(torch.ones_like(mask, dtype=torch.bool).triu(1), -torch.inf)
-    mask = mask.expand(-1, len(sinks), -1, -1)
-    column = sinks.to(dtype).view(1, -1, 1, 1).expand(*mask.shape[:3], 1)
-    return k, v, torch.cat((mask, column), -1)

@@ -10,6 +10,7 @@ from paceline.engine.torch.experts import ExpertBlock
 from paceline.engine.torch.grouped import GroupedBlock
 from paceline.engine.torch.indexer import IndexerBlock
 from paceline.engine.torch.latent import LatentBlock
+from paceline.engine.torch.latent_heads import LatentHeads
 from paceline.engine.torch.linear import Linear, Map, TiedHead
 from paceline.engine.torch.loader import Loader
 from paceline.engine.torch.mlp import SwiGlu
@@ -73,21 +74,21 @@ class Builder:
             qkv=loader.matrix(*(f"{name}{p}_proj" for p in "qkv")),
             out=loader.matrix(name + "o_proj"),
             qk_norm=qk_norm,
-            sinks=loader.tensor(name + "sinks") if attention.sinks else None,
+            sinks=loader.tensor(name + "sinks", dtype=torch.float32) if attention.sinks else None,
             eps=self._config.norm_eps,
         )
 
     def _latent(self, i: int, attention: LatentAttention, name: str) -> LatentBlock:
         loader, ranked = self._loader, attention.q_rank is not None
         queries = name + ("q_a_proj" if ranked else "q_proj")
+        up = loader.tensor(name + "kv_b_proj.weight").view(attention.heads, -1, attention.kv_rank)
         return LatentBlock(
-            config=attention,
+            heads=LatentHeads(attention, up),
             layer=i,
             down=loader.matrix(queries, name + "kv_a_proj_with_mqa"),
             q_norm=loader.tensor(name + "q_a_layernorm.weight") if ranked else None,
             q_up=loader.matrix(name + "q_b_proj") if ranked else None,
             kv_norm=loader.tensor(name + "kv_a_layernorm.weight"),
-            kv_up=loader.tensor(name + "kv_b_proj.weight").view(attention.heads, -1, attention.kv_rank),
             out=loader.matrix(name + "o_proj"),
             indexer=self._indexer(i, attention.indexer, name + "indexer."),
         )

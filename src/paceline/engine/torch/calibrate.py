@@ -14,7 +14,7 @@ from paceline.engine.profile import scales_of
 from paceline.engine.step import Step
 from paceline.engine.torch.attention import StepAttention
 from paceline.engine.torch.decoder import Decoder, Forward
-from paceline.engine.torch.planes import Table
+from paceline.engine.torch.planes import Slots, Table
 from paceline.engine.torch.pool import PagePool
 from paceline.engine.torch.rope import Ropes
 from paceline.model.config import ModelConfig
@@ -61,7 +61,8 @@ def calibrate(
     pool = PagePool(pages, wide, {})
     step = _one_prompt(tokens, groups=len(wide.groups), pages=each)
     positions = torch.from_numpy(step.positions).to(device)
-    forward = Forward(positions, ropes.at(positions), StepAttention(step, pool, device, dtype))
+    slots = [Slots.of(group, device) for group in step.slots]
+    forward = Forward(positions, ropes.at(positions), StepAttention(step, pool, slots, device, dtype))
     decoder(
         torch.from_numpy(step.tokens).to(device), forward, torch.zeros(1, dtype=torch.int64, device=device)
     )

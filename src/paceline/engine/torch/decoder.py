@@ -5,14 +5,15 @@ h = h + mlp(norm(h))
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
 from torch import Tensor
 from torch.nn.functional import embedding
 
-from paceline.engine.torch.attention import StepAttention
+from paceline.engine.torch.attention import Attention
+from paceline.engine.torch.kernels.rms_norm import add_rms_norm, rms_norm
 from paceline.engine.torch.linear import Map
-from paceline.engine.torch.norm import rms_norm
 from paceline.engine.torch.rope import Rotation
 from paceline.model.config import Rope
 
@@ -23,13 +24,13 @@ class Forward:
 
     positions: [T]
     rotations: by the way in which a layer rotates
-    selected: int32 [T, top_k], the positions that the last sparse-attention indexer chose for each row, -1 for none;
-        None when every row attends to all that it sees
+    selected: what the last sparse-attention indexer chose, int32 [T, top_k] positions of each row, -1 for none; None
+        when every row attends to all that it sees
     """
 
     positions: Tensor
     rotations: dict[Rope, Rotation]
-    attention: StepAttention
+    attention: Attention
     selected: Tensor | None = None
 
 
@@ -61,7 +62,15 @@ class Decoder:
     def __call__(self, tokens: Tensor, forward: Forward, logit_rows: Tensor) -> Tensor:
         """tokens: [T] -> logits [R, vocab] of the rows `logit_rows` [R]"""
         h = embedding(tokens, self.embedding)
-        for layer in self.layers:
-            h = h + layer.attention(rms_norm(h, layer.attention_norm, self.eps), forward)
-            h = h + layer.mlp(rms_norm(h, layer.mlp_norm, self.eps))
-        return self.head(rms_norm(h[logit_rows], self.norm, self.eps))
+        x = rms_norm(h, self.layers[0].attention_norm, self.eps)
+        # What a block gives is added and the sum normed for the next one in one go.
+        for layer, following in pairwise(self.layers):
+            x, h = add_rms_norm(layer.attention(x, forward), h, layer.mlp_norm, self.eps)
+            x, h = add_rms_norm(layer.mlp(x), h, following.attention_norm, self.eps)
+        last = self.layers[-1]
+        x, h = add_rms_norm(last.attention(x, forward), h, last.mlp_norm, self.eps)
+        if not len(logit_rows):
+            return x.new_empty(0, len(self.embedding))
+        # Nobody attends to what the last MLP gives: only rows that want logits need it.
+        x, _ = add_rms_norm(last.mlp(x[logit_rows]), h[logit_rows], self.norm, self.eps)
+        return self.head(x)

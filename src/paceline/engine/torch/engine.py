@@ -1,34 +1,46 @@
 """`Engine` on PyTorch."""
 
+from collections.abc import Sequence
 from functools import cached_property
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from paceline.contracts.errors import InvalidRequest
-from paceline.engine.interface import Pages, Progress
+from paceline.contracts.messages import Sampling
+from paceline.engine.interface import Outcome, Pages, Progress
 from paceline.engine.layout import KvDtype, plan_layout
 from paceline.engine.profile import KvProfile
 from paceline.engine.step import Float32, Step
-from paceline.engine.torch.attention import StepAttention
+from paceline.engine.torch import kernels
+from paceline.engine.torch.attention import Attention, StepAttention
 from paceline.engine.torch.build import Builder, ropes_of
 from paceline.engine.torch.calibrate import calibrate, sample_tokens
 from paceline.engine.torch.decoder import Decoder, Forward
+from paceline.engine.torch.device_pages import DevicePages
+from paceline.engine.torch.drawing import draw
+from paceline.engine.torch.kernel_attention import KernelAttention
+from paceline.engine.torch.kernels.rows import MAX_DRAFTS
 from paceline.engine.torch.loader import Loader
+from paceline.engine.torch.planes import Slots
 from paceline.engine.torch.pool import PagePool
 from paceline.engine.torch.rope import Ropes
 from paceline.engine.torch.scales import cache_scales
+from paceline.engine.torch.step_rows import most_drafts
+from paceline.engine.torch.upload import upload
+from paceline.engine.torch.views import Views, kernels_fit
 from paceline.model.config import read_config
 from paceline.model.files import ModelFiles
 from paceline.model.fingerprint import fingerprint
 from paceline.model.weights import open_weights
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+_RESERVE = 10
+"""One in so many bytes of a GPU is left to a step's activations and to what libraries take."""
 
 
 class TorchEngine:
-    """Implements `Engine`. Pages stay in host memory; on another device each layer copies what it reads and writes."""
+    """Implements `Engine`. On a GPU it keeps pages of its own, and kernels do what plain PyTorch does on a CPU."""
 
     name = "torch"
 
@@ -46,6 +58,8 @@ class TorchEngine:
         self._threads = threads
         self._model: Decoder | None = None
         self._pool: PagePool | None = None
+        self._views: Views | None = None
+        self._mirror: DevicePages | None = None
         self.kv_dtype = kv_dtype
         self.layout = plan_layout(self._config, kv_dtype)
 
@@ -65,8 +79,21 @@ class TorchEngine:
     def fingerprint(self) -> bytes:
         return fingerprint(self._files)
 
+    @property
+    def in_place(self) -> bool:
+        return self._device.type == "cpu"
+
+    @property
+    def page_memory(self) -> int | None:
+        if self.in_place:
+            return None
+        torch.cuda.empty_cache()
+        free, total = torch.cuda.mem_get_info(self._device)
+        return max(0, free - total // _RESERVE)
+
     def load(self, progress: Progress) -> None:
         torch.set_num_threads(self._threads)
+        self._enter()
         stored = open_weights(self._files, self._config)
         with torch.inference_mode():
             loader = Loader(stored, self._dtype, self._device, progress)
@@ -77,27 +104,62 @@ class TorchEngine:
         self._model = model
 
     def bind(self, pages: Pages) -> None:
+        self._enter()
         with torch.inference_mode():
-            scales = {key: self._scale(values) for key, values in self.profile.plane_scales()}
-            self._pool = PagePool(torch.from_numpy(pages), self.layout, scales)
+            if not self.in_place:
+                self._mirror = DevicePages(pages, self._device)
+            own = torch.from_numpy(pages) if self._mirror is None else self._mirror.pages
+            scales = dict(self.profile.plane_scales())
+            tensors = {key: self._scale(values) for key, values in scales.items()}
+            self._pool = PagePool(own, self.layout, tensors)
+            if kernels.triton_runs(self._device) and kernels_fit(self.layout):
+                self._views = Views(own, self.layout, scales)
 
     @torch.inference_mode()
     def execute(self, step: Step) -> Float32:
+        logits: Float32 = self._run(step).cpu().numpy()
+        return logits
+
+    @torch.inference_mode()
+    def sample(self, step: Step, samplings: Sequence[Sampling | None]) -> Outcome:
+        if not kernels.triton_runs(self._device):
+            return self.execute(step)
+        return draw(self._run(step), step.positions[step.logit_rows], samplings)
+
+    def export_pages(self, pages: Sequence[int]) -> None:
+        if self._mirror is not None:
+            self._enter()
+            self._mirror.to_host(pages)
+
+    def import_pages(self, pages: Sequence[int]) -> None:
+        if self._mirror is not None:
+            self._enter()
+            self._mirror.from_host(pages)
+
+    def _run(self, step: Step) -> Tensor:
+        """Logits float32 [R, vocab] on the device."""
         if self._model is None or self._pool is None:
             raise RuntimeError("execute before load and bind")
+        self._enter()
         self._pool.begin(step)
         if not len(step.tokens):
-            return np.empty((0, self.vocab), dtype=np.float32)
-        device = self._device
-        positions = torch.from_numpy(step.positions).to(device)
-        forward = Forward(
-            positions, self._ropes.at(positions), StepAttention(step, self._pool, device, self._dtype)
-        )
-        logits = self._model(
-            torch.from_numpy(step.tokens).to(device), forward, torch.from_numpy(step.logit_rows).to(device)
-        )
-        result: Float32 = logits.to("cpu", torch.float32).contiguous().numpy()
-        return result
+            return torch.empty(0, self.vocab)
+        arrays = (step.tokens, step.positions, step.logit_rows, step.slots)
+        tokens, positions, logit_rows, slots = upload(arrays, self._device)
+        attention = self._attention(step, self._pool, [Slots(group) for group in slots])
+        forward = Forward(positions, self._ropes.at(positions), attention)
+        return self._model(tokens, forward, logit_rows).float().contiguous()
+
+    def _attention(self, step: Step, pool: PagePool, slots: list[Slots]) -> Attention:
+        gathering = StepAttention(step, pool, slots, self._device, self._dtype)
+        if self._views is None or most_drafts(step) > MAX_DRAFTS:
+            return gathering
+        return KernelAttention(step, self._views, self.layout, slots, gathering, self._device)
+
+    def _enter(self) -> None:
+        """The thread that calls uses the engine's GPU; Triton launches on whichever is current."""
+        if self._device.type == "cuda":
+            torch.cuda.set_device(self._device)
 
     def _calibrate(self, model: Decoder) -> tuple[float, ...]:
         tokens = sample_tokens(self._files, self._config)
@@ -109,6 +171,10 @@ class TorchEngine:
     def close(self) -> None:
         self._model = None
         self._pool = None
+        self._views = None
+        if self._mirror is not None:
+            self._mirror.close()
+            self._mirror = None
 
 
 def _open_device(device: str) -> torch.device:
@@ -116,8 +182,13 @@ def _open_device(device: str) -> torch.device:
         opened = torch.device(device)
     except RuntimeError as e:
         raise InvalidRequest(f"no such device: {device}") from e
-    if opened.type == "cuda" and not torch.cuda.is_available():
+    if opened.type != "cuda":
+        return opened
+    if not torch.cuda.is_available():
         raise InvalidRequest(f"device {device}: this machine has no usable NVIDIA GPU")
+    opened = torch.device("cuda", opened.index or 0)
+    if opened.index >= torch.cuda.device_count():
+        raise InvalidRequest(f"device {device}: this machine has {torch.cuda.device_count()} GPUs")
     return opened
 
 

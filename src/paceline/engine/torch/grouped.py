@@ -5,16 +5,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from paceline.engine.torch.attention import Members, attend
 from paceline.engine.torch.decoder import Forward
+from paceline.engine.torch.kernels.rms_norm import rms_norm
 from paceline.engine.torch.linear import Map
-from paceline.engine.torch.norm import rms_norm
 from paceline.model.config import GroupedAttention, Temperature
 
 
 @dataclass(frozen=True, slots=True)
 class GroupedBlock:
-    """qk_norm: [heads + kv_heads, head_dim]; sinks: [heads]"""
+    """qk_norm: [heads + kv_heads, head_dim]; sinks: float32 [heads]"""
 
     config: GroupedAttention
     layer: int
@@ -38,14 +37,8 @@ class GroupedBlock:
         q, kv = qkv[:, : config.heads], qkv[:, config.heads :]
         if config.temperature is not None:
             q = (q * _growth(config.temperature, forward.positions)).to(x.dtype)
-        plane = forward.attention.plane(self.layer, "kv")
-        plane.write(kv)
-
-        def attend_to(members: Members, q: Tensor) -> Tensor:
-            k, v = plane.gather(members.table, q.dtype).chunk(2, 1)
-            return attend(q, k, v, members, scale=config.head_dim**-0.5, sinks=self.sinks)
-
-        return self.out(plane.by_members(q, attend_to).flatten(1))
+        found = forward.attention.grouped(self.layer, q, kv, scale=config.head_dim**-0.5, sinks=self.sinks)
+        return self.out(found.flatten(1))
 
 
 def _growth(temperature: Temperature, positions: Tensor) -> Tensor:

@@ -1,14 +1,14 @@
 """The indexer of DeepSeek sparse attention (DeepSeek-V3.2): a small attention that selects what the large one reads."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm, linear
 
-from paceline.engine.torch.attention import Members
 from paceline.engine.torch.decoder import Forward
 from paceline.engine.torch.linear import Map
+from paceline.engine.torch.members import Members
 from paceline.model.config import Indexer
 
 _EPS = 1e-6
@@ -39,10 +39,9 @@ class IndexerBlock:
         """
         config = self.config
         rotation = forward.rotations[config.rope]
-        key = layer_norm(self.key(x), (config.dim,), *self.key_norm, eps=_EPS)[:, None]
-        rotation.apply_(key)
-        plane = forward.attention.plane(self.layer, "index")
-        plane.write(key)
+        key = layer_norm(self.key(x), (config.dim,), *self.key_norm, eps=_EPS)
+        rotation.apply_(key[:, None])
+        plane = forward.attention.index(self.layer, key)
         longest = max((m.positions for m in plane.members), default=0)
         if longest <= config.top_k:
             return None
@@ -87,13 +86,3 @@ def _hide(scores: Tensor, members: Members, rows: slice) -> Tensor:
         hidden = torch.ones(scores.shape[1:], dtype=torch.bool, device=scores.device).triu_(rows.start + 1)
         return scores.masked_fill_(hidden, -torch.inf)
     return scores
-
-
-def sparse(members: Members, selected: Tensor, dtype: torch.dtype) -> Members:
-    """`members` whose rows attend to the positions `selected` int32 [sequences * query rows, k] and to no others."""
-    positions = members.positions
-    # The column behind the last stands for "none".
-    index = torch.where(selected < 0, positions, selected).long()
-    mask = torch.full((len(index), positions + 1), -torch.inf, dtype=dtype, device=index.device)
-    mask = mask.scatter_(1, index, 0.0)[:, :positions]
-    return replace(members, mask=mask.view(members.sequences, 1, -1, positions), causal=False)

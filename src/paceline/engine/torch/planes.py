@@ -1,6 +1,7 @@
 """One plane of every page: how rows of keys and values become stored bytes, and those values again."""
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 import torch
@@ -17,21 +18,27 @@ _SCALE_BLOCK = 128
 _STORED = {"float32": torch.float32, "bfloat16": torch.bfloat16, "e4m3": torch.uint8}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Slots:
-    """Where the rows of a step are written in one page group; the index of lines is the same for every layer of it.
+    """Where the rows of a step are written in one page group: int64 [T], page * PAGE_TOKENS + offset.
 
-    page, offset: int64 [T]
+    What follows from it is the same for every layer, and made when the first one asks.
     """
 
-    page: Tensor
-    offset: Tensor
+    flat: Tensor
     _lines: dict[tuple[int, int], Tensor] = field(default_factory=dict)
 
     @classmethod
     def of(cls, slots: Int64, device: torch.device) -> "Slots":
-        flat = torch.from_numpy(slots.copy()).to(device)
-        return cls(flat // PAGE_TOKENS, flat % PAGE_TOKENS)
+        return cls(torch.from_numpy(slots).to(device))
+
+    @cached_property
+    def page(self) -> Tensor:
+        return self.flat // PAGE_TOKENS
+
+    @cached_property
+    def offset(self) -> Tensor:
+        return self.flat % PAGE_TOKENS
 
     def lines(self, per_page: int, heads: int) -> Tensor:
         """Lines of one token and head, of which a page has `per_page`: int64 [T * heads]"""
