@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from collections.abc import Sequence as Items
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -59,11 +60,13 @@ class EngineHost:
         """Load the weights, take the pages, and be ready for sequences."""
         began = time.monotonic()
         await asyncio.to_thread(self._engine.load, _log_progress())
-        pages = plan_pages(self._engine.layout, self._settings.kv_bytes, free_memory())
+        pages = plan_pages(
+            self._engine.layout, self._settings.kv_bytes, free_memory(), self._engine.page_memory
+        )
         self.arena = Arena.create(pages, self.page_bytes)
         self._exits.callback(self.arena.close)
         await asyncio.to_thread(self.arena.populate)
-        self._engine.bind(self.arena.pages)
+        await asyncio.to_thread(self._engine.bind, self.arena.pages)
         self._exits.callback(self._engine.close)
         tracker = PageTags(self.arena.tags) if self._settings.kv_integrity == "on" else NoTags()
         self._pool = PagePool(pages, tracker)
@@ -91,6 +94,16 @@ class EngineHost:
         """What others need to write pages of this worker."""
         profile = self.profile
         return KvForm(profile_id=profile.id, dtype=profile.dtype, scales=list(profile.scales))
+
+    async def export_pages(self, pages: Items[int]) -> None:
+        """Have in the arena what the engine wrote to `pages`, which the caller holds."""
+        if not self._engine.in_place:
+            await self.thread.call(lambda _: self._engine.export_pages(pages))
+
+    def import_pages(self, pages: Items[int]) -> None:
+        """Have the engine take over what others wrote to `pages` of the arena. For the engine thread, in the command
+        that also lets sequences use them: between two commands they could become somebody else's."""
+        self._engine.import_pages(pages)
 
     async def close(self) -> None:
         """Undo what `start` did, as far as it came."""

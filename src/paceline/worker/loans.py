@@ -77,7 +77,7 @@ async def copy_in(host: EngineHost, loan: Loan, wanted: Collection[bytes]) -> bo
     try:
         good = await asyncio.to_thread(_read, host, remote, [(r, d) for _, r, d in chosen], pages)
     finally:
-        await host.thread.call(lambda s: _keep(s, pages, keys[:good]))
+        await host.thread.call(lambda s: _keep(host, s, pages, keys[:good]))
     loan.damaged += keys[good : good + 1]
     return good == len(chosen)
 
@@ -96,8 +96,9 @@ def _read(host: EngineHost, remote: RemotePages, lent: list[tuple[PageRef, bytes
     return len(lent)
 
 
-def _keep(scheduler: Scheduler, pages: list[int], keys: list[bytes]) -> None:
+def _keep(host: EngineHost, scheduler: Scheduler, pages: list[int], keys: list[bytes]) -> None:
     """Offer the first of `pages` under `keys`, and let go of all."""
+    host.import_pages(pages[: len(keys)])
     for page, key in zip(pages, keys, strict=False):
         scheduler.pool.publish(page, key)
     scheduler.pool.release(pages)

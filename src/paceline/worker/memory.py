@@ -16,17 +16,23 @@ def free_memory() -> int:
     raise InvalidRequest("/proc/meminfo has no MemAvailable")
 
 
-def plan_pages(layout: PageLayout, wanted_bytes: int, free_bytes: int) -> int:
+def plan_pages(
+    layout: PageLayout, wanted_bytes: int, free_bytes: int, device_bytes: int | None = None
+) -> int:
     """Pages of all groups together in `wanted_bytes`, or in a quarter of `free_bytes` where that is less.
+
+    An engine with a memory of its own has as many pages there as the host, so that `device_bytes` bound them too.
 
     Raises `InvalidRequest` when that is no useful pool.
     """
-    pages = min(wanted_bytes, free_bytes // 4) // layout.page_bytes
+    most = min(wanted_bytes, free_bytes // 4)
+    pages = (most if device_bytes is None else min(most, device_bytes)) // layout.page_bytes
     least = _MIN_PAGES * len(layout.groups)
     if pages < least:
         raise InvalidRequest(
-            f"a page needs {layout.page_bytes} bytes; {wanted_bytes} wanted and {free_bytes} free bytes hold {pages} "
-            f"pages, at least {least} are needed",
+            f"a page needs {layout.page_bytes} bytes; {wanted_bytes} wanted and {free_bytes} free bytes"
+            f"{'' if device_bytes is None else f', {device_bytes} for pages on the device,'} hold {pages} pages, at "
+            f"least {least} are needed",
             param="PACELINE_KV_BYTES",
         )
     return pages

@@ -90,8 +90,20 @@ class PageStore:
             self._unsaved.put_nowait(hashes)
 
     def _store(self) -> Beacon | None:
+        """The ready store of this host, unless its pages are those of others."""
+        if self._outsized():
+            return None
         stores = self._context.roster.alive("kvstore")
         return next((s for s in stores if s.host == self._context.identity.host and s.state == "ready"), None)
+
+    def _outsized(self) -> bool:
+        """Whether this is a decode worker beside prefill workers with pages of another size. A store has one size,
+        whoever comes first, and prefill workers run the long prompts."""
+        own = self._context.identity
+        return own.role == "decode" and any(
+            p.host == own.host and p.model is not None and p.model.page_bytes != self._host.page_bytes
+            for p in self._context.roster.alive("prefill")
+        )
 
     async def _import(self, store: Beacon, hashes: list[bytes], local: _Local) -> bool:
         """Whether pages of a longer prefix than the pool's own were copied."""
@@ -157,7 +169,9 @@ class PageStore:
             return
         try:
             remote = await self._host.transport.connect(room.transfer)
-            digests = await asyncio.to_thread(self._write, remote, room, [by_key[key] for key in room.keys])
+            own = [by_key[key] for key in room.keys]
+            await self._host.export_pages(own)
+            digests = await asyncio.to_thread(self._write, remote, room, own)
         except PacelineError:
             release = Release(lease_id=room.lease_id)
             await rpc.call(bus, subjects.RELEASE, "kvstore", store.worker, release)

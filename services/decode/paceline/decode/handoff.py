@@ -96,8 +96,13 @@ class Handoffs:
             )
         await asyncio.to_thread(self._compare, message.pages, message.digests)
         if message.finish_reason is None:
-            await self._host.thread.call(lambda scheduler: scheduler.join(sequence, message.first_token))
+            await self._host.thread.call(lambda scheduler: self._join(scheduler, sequence, message))
             self._transfers.pop(message.transfer_id, None)
+
+    def _join(self, scheduler: Scheduler, sequence: Sequence, message: Commit) -> None:
+        scheduler.join(sequence, message.first_token)
+        # Only now it is certain that the pages are still the sequence's, and no step runs before this returns.
+        self._host.import_pages([ref.page for ref in message.pages])
 
     async def end(self, handoff: Handoff) -> None:
         """Free the pages of a transfer that nobody wants any more, as soon as nobody can write to them."""

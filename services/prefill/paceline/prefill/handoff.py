@@ -136,7 +136,9 @@ class Handoff:
     async def _push(self, remote: RemotePages, refs: list[PageRef], places: list[Place]) -> list[bytes]:
         # Decode needs none of the pages that the prompt gives back on its way, so that these stay until the end.
         held = self.attempt.sequence.holdings.pages
-        own = [self._host.arena.pages[held[place]] for place in places]
+        pages = [int(held[place]) for place in places]
+        await self._host.export_pages(pages)
+        own = [self._host.arena.pages[page] for page in pages]
 
         def copy() -> list[bytes]:
             groups = [group for group, _ in places]
