@@ -4,11 +4,12 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from unittest.mock import patch
 
@@ -154,9 +155,13 @@ async def mesh(
     step_s: float = 0.0,
     pages: int = PAGES,
     span: Span | None = None,
+    decode: Mapping[str, Any] = MappingProxyType({}),
     **settings: Any,
 ) -> AsyncIterator[Mesh]:
-    """A prefill and a decode worker, ready. With a `span` their engine has a second layer that sees only that."""
+    """A prefill and a decode worker, ready; `decode` are settings of the latter alone.
+
+    With a `span` their engine has a second layer that sees only that.
+    """
     common: dict[str, Any] = {
         "run_dir": run_dir,
         "kv_bytes": pages * PAGE_BYTES,
@@ -188,7 +193,9 @@ async def mesh(
             serving(broker.client(), "prefill", lambda c: PrefillService(c, PrefillSettings(**common)))
         )
         built.decode = await stack.enter_async_context(
-            serving(broker.client(), "decode", lambda c: DecodeService(c, DecodeSettings(**common)))
+            serving(
+                broker.client(), "decode", lambda c: DecodeService(c, DecodeSettings(**common | dict(decode)))
+            )
         )
         yield built
 
