@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from paceline.contracts.errors import InvalidRequest
 from paceline.engine.torch.kernels.experts import DenseExperts, ExpertLayer, Fp8Experts, Int4Experts, experts
 from paceline.engine.torch.kernels.fp4_linear.experts import Fp4Experts
 from paceline.engine.torch.linear import Linear, Map
@@ -207,10 +206,3 @@ def test_a_layer_of_int4_experts_computes() -> None:
             inner = torch.nn.functional.silu(gate) * up
             expected[row] += weight * (values(down[expert]) @ inner)
     torch.testing.assert_close(experts(x, ids, weights, layer), expected, rtol=1e-4, atol=1e-3)
-
-
-def test_experts_that_cannot_be_stacked_are_refused() -> None:
-    with pytest.raises(InvalidRequest, match="in several precisions"):
-        stack_experts([[int4(16)], [fp8(16, (16, 32))]], torch.float32, CPU)
-    with pytest.raises(InvalidRequest, match="act-order"):
-        stack_experts([[gptq(16, ORDER)], [gptq(16, ORDER)]], torch.float32, CPU)

@@ -12,6 +12,7 @@ from paceline.engine.interface import Outcome, Pages, Progress
 from paceline.engine.layout import KvDtype, plan_layout
 from paceline.engine.profile import KvProfile
 from paceline.engine.step import Float32, Step
+from paceline.engine.support import check_weights
 from paceline.engine.torch import kernels
 from paceline.engine.torch.attention import Attention, StepAttention
 from paceline.engine.torch.build import Builder, ropes_of
@@ -95,6 +96,7 @@ class TorchEngine:
         torch.set_num_threads(self._threads)
         self._enter()
         stored = open_weights(self._files, self._config)
+        check_weights(stored, self._files.path, self._device.type)
         with torch.inference_mode():
             loader = Loader(stored, self._dtype, self._device, progress)
             model = Builder(self._config, loader).decoder()

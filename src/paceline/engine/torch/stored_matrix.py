@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.contracts.errors import InvalidRequest
+from paceline.engine.support import precision
 from paceline.engine.torch import gather
 from paceline.engine.torch.kernels.experts import DenseExperts, Experts, Fp8Experts, Int4Experts
 from paceline.engine.torch.kernels.fp4_linear.experts import Fp4Experts
@@ -44,11 +44,9 @@ def stack_experts(
 ) -> Experts | Fp4Experts:
     """One matrix for each expert, made of its parts one below the other, all experts stacked.
 
-    Raises `InvalidRequest` when they cannot be: formats differ, or GPTQ ordered the inputs of each by itself.
+    All are of one precision and have their inputs in the order of the model, which `support` checks.
     """
     flat = [part for parts in experts for part in parts]
-    if not all(_joinable(flat[0], part) for part in flat):
-        raise InvalidRequest("experts of one layer in several precisions are not supported")
 
     def stacked(tensor: Tensor) -> Tensor:
         return tensor.view(len(experts), -1, *tensor.shape[1:]).to(device)
@@ -56,8 +54,6 @@ def stack_experts(
     if plain := _floating(flat):
         return DenseExperts(stacked(gather.dense(plain, dtype)))
     if int4 := _all(flat, Int4Matrix):
-        if int4[0].columns is not None:
-            raise InvalidRequest("experts in GPTQ with act-order are not supported")
         packed, scales, zeros = gather.int4(int4)
         return Int4Experts(stacked(packed), stacked(scales), None if zeros is None else stacked(zeros))
     if fp8 := _all(flat, Fp8Matrix):
@@ -99,17 +95,9 @@ def _runs(parts: Sequence[Stored]) -> Iterator[list[Stored]]:
 
 def _joinable(one: Stored, other: Stored) -> bool:
     """Whether rows of both can lie in one matrix."""
-    match one, other:
-        case ((StoredTensor() | TransposedTensor()), (StoredTensor() | TransposedTensor())):
-            return True
-        case Int4Matrix(), Int4Matrix():
-            return one.group == other.group and _same_order(one.columns, other.columns)
-        case Fp8Matrix(), Fp8Matrix():
-            return one.block[1] == other.block[1]
-        case Fp4Matrix(), Fp4Matrix():
-            return one.scale_dtype == other.scale_dtype
-        case _:
-            return False
+    if isinstance(one, Int4Matrix) and isinstance(other, Int4Matrix):
+        return one.group == other.group and _same_order(one.columns, other.columns)
+    return precision(one) == precision(other)
 
 
 def _same_order(one: Int64 | None, other: Int64 | None) -> bool:
