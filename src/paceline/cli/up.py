@@ -15,10 +15,13 @@ from paceline.cli.rundir import RunDir
 from paceline.cli.screen import Screen
 from paceline.contracts.errors import PacelineError
 from paceline.engine.layout import KvDtype, plan_layout
+from paceline.engine.support import check_weights
 from paceline.gateway.auth import check_exposure, parse_keys
 from paceline.gateway.settings import Settings
 from paceline.model.config import read_config
 from paceline.model.files import ModelFiles
+from paceline.model.template import ChatTemplate
+from paceline.model.tokenizer import Tokenizer
 from paceline.model.weights import open_weights
 from paceline.runtime.config import read
 from paceline.telemetry import logs
@@ -86,8 +89,7 @@ def up(
     try:
         address = _address(port)
         files = find(model, screen)
-        if engine != "fake":
-            _check(files, options)
+        _check(files, options)
         status = asyncio.run(_run(options, files, address, screen))
     except ports.PortTaken as e:
         screen.error(
@@ -101,11 +103,15 @@ def up(
 
 
 def _check(files: ModelFiles, options: Options) -> None:
-    """Say in one line what is wrong with a model, where five processes would say it in logs. Reads headers only."""
+    """Say in one line what is wrong with a model, where five processes would say it in logs. Reads headers only, and
+    what makes tokens of messages."""
     config = read_config(files)
-    open_weights(files, config)
-    for dtype in (options.kv_dtype, options.decode_kv_dtype):
-        plan_layout(config, dtype or "float32")
+    if options.engine != "fake":
+        check_weights(open_weights(files, config), files.path, os.environ.get("PACELINE_DEVICE", "cpu"))
+        for dtype in (options.kv_dtype, options.decode_kv_dtype):
+            plan_layout(config, dtype or "float32")
+    ChatTemplate.load(files)
+    Tokenizer.load(files)
 
 
 def _address(port: int) -> Address:
