@@ -8,8 +8,15 @@ import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from paceline.contracts.errors import InvalidRequest
 from paceline.model.files import ModelFiles
+
+MAX_EXPERTS = 2**18
+"""In all layers together; ten times those of Kimi K2. A damaged file shall be refused, not name tensors for minutes."""
+_MAX_TURNS = 1e9
+
+
+class Unsound(ValueError):
+    """Numbers that no model has, or not together. Readers name the file, as `InvalidRequest`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +24,9 @@ class LinearRope:
     """Positions divided by `factor`."""
 
     factor: float
+
+    def __post_init__(self) -> None:
+        _require_positive(self.factor, "the factor of rope scaling")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +37,14 @@ class Llama3Rope:
     low_freq_factor: float
     high_freq_factor: float
     original_context: int
+
+    def __post_init__(self) -> None:
+        _require_positive(self.factor, "the factor of rope scaling")
+        _require_positive(self.low_freq_factor, "low_freq_factor")
+        if self.high_freq_factor < self.low_freq_factor:
+            raise Unsound(
+                f"high_freq_factor {self.high_freq_factor} is below low_freq_factor {self.low_freq_factor}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +58,22 @@ class YarnRope:
     attention_factor: float
     truncate: bool
 
+    def __post_init__(self) -> None:
+        _require_positive(self.factor, "the factor of rope scaling")
+        _require_positive(self.attention_factor, "the attention factor of rope scaling")
+        if not 0 < self.beta_slow <= self.beta_fast <= _MAX_TURNS:
+            raise Unsound(f"beta_slow {self.beta_slow} and beta_fast {self.beta_fast} bound no range of turns")
+
 
 @dataclass(frozen=True, slots=True)
 class FactorsRope:
     """One divisor per frequency, as GGUF files carry Llama 3's scaling."""
 
     factors: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        for factor in self.factors:
+            _require_positive(factor, "a factor of rope scaling")
 
 
 RopeScaling: TypeAlias = LinearRope | Llama3Rope | YarnRope | FactorsRope
@@ -64,10 +92,10 @@ class Rope:
     interleaved: bool = False
 
     def __post_init__(self) -> None:
-        if self.dim % 2:
-            raise InvalidRequest(f"rotary embedding needs an even head dimension, not {self.dim}")
-        if self.theta <= 0:
-            raise InvalidRequest(f"the rotary base must be positive, not {self.theta}")
+        if self.dim % 2 or not self.dim:
+            raise Unsound(f"rotary embedding needs an even head dimension, not {self.dim}")
+        if self.theta <= 1:
+            raise Unsound(f"the rotary base must be above 1, not {self.theta}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +145,7 @@ class GroupedAttention:
 
     def __post_init__(self) -> None:
         if self.heads % self.kv_heads:
-            raise InvalidRequest(f"{self.heads} attention heads do not share {self.kv_heads} KV heads evenly")
+            raise Unsound(f"{self.heads} attention heads do not share {self.kv_heads} KV heads evenly")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +180,9 @@ class LatentAttention:
     scale: float
     bias: bool = False
     indexer: Indexer | None = None
+
+    def __post_init__(self) -> None:
+        _require_positive(self.scale, "the scale of attention scores")
 
     @property
     def latent_dim(self) -> int:
@@ -219,12 +250,12 @@ class ExpertMlp:
 
     def __post_init__(self) -> None:
         if self.chosen > self.experts:
-            raise InvalidRequest(f"{self.chosen} experts are to be chosen of {self.experts}")
+            raise Unsound(f"{self.chosen} experts are to be chosen of {self.experts}")
         match self.router:
             case GroupedSigmoidRouter(groups, kept) if (
                 self.experts % groups or kept > groups or self.chosen > self.experts // groups * kept
             ):
-                raise InvalidRequest(
+                raise Unsound(
                     f"{self.chosen} experts cannot be chosen of {kept} of {groups} groups of {self.experts}"
                 )
             case _:
@@ -256,10 +287,20 @@ class ModelConfig:
     bos_id: int | None
     eos_ids: frozenset[int]
 
+    def __post_init__(self) -> None:
+        experts = sum(layer.mlp.experts for layer in self.layers if isinstance(layer.mlp, ExpertMlp))
+        if experts > MAX_EXPERTS:
+            raise Unsound(f"{experts} experts in all layers are above {MAX_EXPERTS}")
+
 
 def yarn_attention_factor(factor: float, scale: float = 1.0) -> float:
     """What YaRN scales cosine and sine by when a file does not say."""
     return 0.1 * scale * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+
+def _require_positive(value: float, what: str) -> None:
+    if not 0 < value < math.inf:
+        raise Unsound(f"{what} must be positive, not {value}")
 
 
 def read_config(files: ModelFiles) -> ModelConfig:

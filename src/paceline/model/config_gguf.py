@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
+from paceline.contracts.errors import InvalidRequest
 from paceline.model.config import (
     DenseMlp,
     FactorsRope,
@@ -13,6 +14,7 @@ from paceline.model.config import (
     ModelConfig,
     Rope,
     RopeScaling,
+    Unsound,
     YarnRope,
     yarn_attention_factor,
 )
@@ -27,7 +29,14 @@ _THETA = 10000.0
 
 def read(path: Path) -> ModelConfig:
     """Raises `InvalidRequest` for a model that this program cannot run."""
-    file = GgufFile(path)
+    try:
+        return _read(GgufFile(path))
+    except Unsound as e:
+        raise InvalidRequest(f"{path}: {e}") from e
+
+
+def _read(file: GgufFile) -> ModelConfig:
+    path = file.path
     family = Fields(file.metadata, path).text("general.architecture")
     fields = Fields(file.metadata, path, prefix=f"{family}.")
     if family not in FAMILIES:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from paceline.model.config import ModelConfig
+from paceline.model.config import ModelConfig, Unsound
 from paceline.model.families.registry import READERS
 from paceline.model.fields import Fields, read_json
 
@@ -20,17 +20,20 @@ def parse(fields: Fields, eos: frozenset[int]) -> ModelConfig:
         raise text.refuse(f"model_type {family!r} is none of {', '.join(READERS)}")
     if (activation := text.text("hidden_act", "silu")) != "silu":
         raise text.refuse(f"activation {activation!r} is not silu")
-    return ModelConfig(
-        family=family,
-        hidden=text.count("hidden_size"),
-        layers=reader(text),
-        vocab=text.count("vocab_size"),
-        context=text.count("max_position_embeddings"),
-        norm_eps=text.number("rms_norm_eps", 1e-6),
-        tied_head=text.flag("tie_word_embeddings", False),
-        bos_id=min(text.ids("bos_token_id"), default=None),
-        eos_ids=eos,
-    )
+    try:
+        return ModelConfig(
+            family=family,
+            hidden=text.count("hidden_size"),
+            layers=reader(text),
+            vocab=text.count("vocab_size"),
+            context=text.count("max_position_embeddings"),
+            norm_eps=text.number("rms_norm_eps", 1e-6),
+            tied_head=text.flag("tie_word_embeddings", False),
+            bos_id=min(text.ids("bos_token_id"), default=None),
+            eos_ids=eos,
+        )
+    except Unsound as e:
+        raise text.refuse(str(e)) from e
 
 
 def text_fields(fields: Fields) -> Fields:

@@ -1,7 +1,7 @@
 """Typed look-ups in what a model's files say about it; a wrong value names its key and its file."""
 
 import json
-import math
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,8 @@ class Fields:
     def number(self, key: str, default: float = _MISSING) -> float:
         """A finite number."""
         value = self._get(key, default)
-        if type(value) not in (int, float) or not math.isfinite(value):
+        # A comparison, because math.isfinite fails for whole numbers that no float holds.
+        if type(value) not in (int, float) or not abs(value) <= sys.float_info.max:
             raise self._wrong(key, value, "a number")
         return float(value)
 
@@ -129,6 +130,8 @@ def read_json(path: Path) -> Fields:
         values = json.loads(path.read_bytes())
     except FileNotFoundError as e:
         raise InvalidRequest(f"{path} is missing") from e
+    except OSError as e:
+        raise InvalidRequest(f"{path} cannot be read: {e}") from e
     except (ValueError, RecursionError) as e:
         raise InvalidRequest(f"{path} is not JSON: {e}") from e
     if not isinstance(values, dict):

@@ -160,12 +160,12 @@ def test_gguf_rope_scaling(tmp_path: Path) -> None:
 def test_gguf_rope_factors(tmp_path: Path) -> None:
     tensors = {
         "token_embd.weight": ("F32", np.ones((8, 64), np.float32)),
-        "rope_freqs.weight": ("F32", np.arange(8, dtype=np.float32)),
+        "rope_freqs.weight": ("F32", np.arange(1, 9, dtype=np.float32)),
     }
     files = ModelFiles("m", "gguf", write_gguf(tmp_path / "m.gguf", GGUF_BASE, tensors))
     rope = attention(read_config(files)).rope
     assert rope is not None
-    assert rope.scaling == FactorsRope((0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0))
+    assert rope.scaling == FactorsRope((1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0))
 
 
 @pytest.mark.parametrize(
@@ -185,8 +185,21 @@ def test_gguf_rope_factors(tmp_path: Path) -> None:
         ({"num_hidden_layers": True}, "num_hidden_layers is True"),
         ({"num_key_value_heads": 3}, "do not share 3 KV heads"),
         ({"head_dim": 15}, "an even head dimension"),
-        ({"rope_theta": 0}, "rotary base must be positive"),
+        ({"rope_theta": 0}, "rotary base must be above 1"),
+        ({"partial_rotary_factor": 0.01}, "an even head dimension, not 0"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 0}}, "factor of rope scaling must be positive"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4, "beta_slow": 0}}, "bound no range of turns"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4, "beta_fast": 1e308}}, "bound no range of turns"),
+        (
+            {"rope_scaling": {"rope_type": "yarn", "factor": 4, "mscale": 1, "mscale_all_dim": -1}},
+            "is negative",
+        ),
+        (
+            {"rope_scaling": {"rope_type": "llama3", **LLAMA3, "high_freq_factor": 0.5}},
+            "high_freq_factor 0.5 is below",
+        ),
         ({"rms_norm_eps": 1e999}, "rms_norm_eps is inf"),
+        ({"rms_norm_eps": 10**400}, "rms_norm_eps is 1000"),
         ({"eos_token_id": ["</s>"]}, "eos_token_id is"),
     ],
 )
@@ -194,6 +207,13 @@ def test_refusals(change: dict[str, Any], reason: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest) as refused:
         hf(tmp_path, **change)
     assert reason in str(refused.value)
+    assert str(refused.value).startswith(f"{tmp_path / 'config.json'}: ")
+
+
+def test_experts_that_would_take_minutes_to_name(tmp_path: Path) -> None:
+    experts = {"num_experts": 200_000, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    with pytest.raises(InvalidRequest, match=r"config\.json: 400000 experts in all layers are above"):
+        hf(tmp_path, model_type="qwen3_moe", **experts)
 
 
 @pytest.mark.parametrize(
@@ -205,6 +225,7 @@ def test_refusals(change: dict[str, Any], reason: str, tmp_path: Path) -> None:
         # Nothing of the size that it claims is ever made.
         ({"llama.block_count": 2**31 - 1}, "llama.block_count 2147483647 is above 1000"),
         ({"llama.rope.dimension_count": 8}, "another width"),
+        ({"llama.attention.head_count_kv": 3}, "m.gguf: 4 attention heads do not share 3 KV heads"),
         (
             {"llama.rope.scaling.type": "longrope", "llama.rope.scaling.factor": 2.0},
             "rope scaling 'longrope'",

@@ -92,6 +92,8 @@ def _yarn(parameters: Fields, context: int) -> YarnRope:
 def _attention_factor(parameters: Fields, factor: float) -> float:
     """DeepSeek scales the softmax by `mscale_all_dim` instead, and cosine and sine only by what is left of `mscale`."""
     mscale, all_dim = (parameters.number(key, 0.0) for key in ("mscale", "mscale_all_dim"))
+    if min(mscale, all_dim) < 0:
+        raise parameters.refuse(f"mscale {mscale} or mscale_all_dim {all_dim} is negative")
     if mscale and all_dim:
         return yarn_attention_factor(factor, mscale) / yarn_attention_factor(factor, all_dim)
     return yarn_attention_factor(factor)

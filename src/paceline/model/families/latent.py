@@ -33,4 +33,5 @@ def _context_scale(parameters: Fields) -> float:
     all_dim = parameters.number("mscale_all_dim", 0.0)
     if rope_kind(parameters) == "default" or not all_dim:
         return 1.0
-    return yarn_attention_factor(parameters.number("factor"), all_dim) ** 2
+    factor = yarn_attention_factor(parameters.number("factor"), all_dim)
+    return factor * factor
