@@ -27,7 +27,7 @@ NAME = "model.layers.0.mlp.experts.3.gate_proj"
 
 def scheme(found: Format) -> Scheme:
     everything = Patterns.parse(["re:"], Path())
-    return Scheme((Rule(everything, found),), Patterns(()))
+    return Scheme((Rule(everything, found),), Patterns.parse((), Path()))
 
 
 def opened(
