@@ -231,6 +231,15 @@ def test_patterns(pattern: str, name: str, matches: bool) -> None:
         ),
         (compressed("pack-quantized", INT4, transform_config={"config_groups": {}}), "under a transform"),
         (compressed("pack-quantized", {"num_bits": "4"}), r"num_bits"),
+        (compressed("pack-quantized", INT4 | {"group_size": 0}), "group_size 0 of groups is not positive"),
+        (
+            compressed(
+                "float-quantized",
+                {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [128, 0]},
+            ),
+            r"`int` >= 1 - at `\$\.config_groups.*block_structure",
+        ),
+        (compressed("pack-quantized", INT4 | {"type": "\ud800"}), "compressed-tensors: 'utf-8' codec"),
     ],
 )
 def test_what_is_not_supported_is_refused_by_name(values: dict[str, Any], reason: str) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
@@ -12,6 +12,7 @@ from paceline.model.quantized.patterns import Patterns
 from paceline.model.quantized.scheme import Rule, Scheme
 
 _EVERY_LINEAR = "Linear"
+_Positive: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class _Weights(msgspec.Struct):
@@ -20,7 +21,7 @@ class _Weights(msgspec.Struct):
     symmetric: bool = True
     group_size: int | None = None
     strategy: str | None = None
-    block_structure: tuple[int, int] | None = None
+    block_structure: tuple[_Positive, _Positive] | None = None
 
 
 class _Group(msgspec.Struct):
@@ -63,6 +64,8 @@ def parse(values: Mapping[str, Any], source: Path) -> Scheme:
 def _format(name: str, weights: _Weights, source: Path) -> Format:
     kind = f"{weights.type}{weights.num_bits}"
     strategy = weights.strategy or _default_strategy(weights.group_size)
+    if strategy == "group" and (weights.group_size is None or weights.group_size < 1):
+        raise InvalidRequest(f"{source}: group_size {weights.group_size} of groups is not positive")
     if name == "pack-quantized" and kind == "int4" and strategy in ("group", "channel"):
         group = weights.group_size if strategy == "group" else None
         return Int4Format("compressed-tensors", group, weights.symmetric)

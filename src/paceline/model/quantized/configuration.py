@@ -58,7 +58,7 @@ def parse_scheme(values: Mapping[str, Any], source: Path) -> Scheme:
         raise InvalidRequest(f"{source}: quantization by {method!r:.40} is none of {', '.join(_PARSERS)}")
     try:
         return parse(values, source)
-    except msgspec.ValidationError as e:
+    except (msgspec.ValidationError, UnicodeEncodeError) as e:  # the latter for half of a surrogate pair
         raise InvalidRequest(f"{source}: the quantization by {method}: {e}") from e
 
 
