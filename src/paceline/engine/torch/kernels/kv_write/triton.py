@@ -12,12 +12,15 @@ from paceline.engine.torch.kernels.planes import E4M3_MAX, SMALLEST_SCALE, Plane
 
 def kv_write(x: Tensor, plane: PlaneView, slots: Tensor) -> None:
     assert slots.dtype == torch.int64
+    assert slots.is_contiguous()
     assert slots.shape == x.shape[:1]
     _launch(len(x), x, (x.stride(0), 0, x.stride(1)), plane, slots, None)
 
 
 def convert_pages(source: PlaneView, source_pages: Tensor, target: PlaneView, target_pages: Tensor) -> None:
     assert source_pages.dtype == target_pages.dtype == torch.int64
+    assert source_pages.is_contiguous()
+    assert target_pages.is_contiguous()
     assert source_pages.shape == target_pages.shape
     assert source.values.dtype != torch.float8_e4m3fn
     page, head, token, _ = source.values.stride()
