@@ -1,8 +1,7 @@
 """What safetensors files call the tensors that `parts` names."""
 
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
-
-from paceline.model.safetensors import SafetensorsDirectory
 
 _DECODERS = (
     ("model.", ""),
@@ -28,10 +27,15 @@ class Names:
     spellings: tuple[tuple[str, str], ...]
 
     @classmethod
-    def of(cls, family: str, files: SafetensorsDirectory) -> "Names":
-        """Those of the tensors in `files`, a model of `family`."""
-        found = (pair for pair in _DECODERS if pair[0] + "embed_tokens.weight" in files)
-        return cls(*next(found, _DECODERS[0]), _SPELLINGS.get(family, ()))
+    def possible(cls, family: str) -> Iterator["Names"]:
+        """All that the files of a model of `family` may have."""
+        return (cls(decoder, head, _SPELLINGS.get(family, ())) for decoder, head in _DECODERS)
+
+    @classmethod
+    def of(cls, family: str, files: Container[str]) -> "Names":
+        """Those of the tensors whose names are in `files`, a model of `family`."""
+        found = (names for names in cls.possible(family) if f"{names.decoder}embed_tokens.weight" in files)
+        return next(found, next(cls.possible(family)))
 
     def stored(self, name: str) -> str:
         """The name in the files of the tensor, or of the module, `name`."""

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 from paceline.contracts.errors import InvalidRequest
-from paceline.model.quantized.scheme import Scheme
+from paceline.model.names import Names
+from paceline.planner.model import Model
 from paceline.planner.precision import BF16, FP8, FP32, Precision, int4, of_format
 from paceline.planner.tensors import Kind, Tensor
 
@@ -57,20 +58,23 @@ def int4_experts(group: int, rest: Rest) -> Mix:
     )
 
 
-def native(scheme: Scheme | None) -> Mix:
-    """As the checkpoint's own configuration says."""
-    if scheme is None:
+def native(model: Model) -> Mix:
+    """As the checkpoint's own configuration says, which may list modules by any of the names that files have."""
+    if (scheme := model.scheme) is None:
         return Mix("as published: BF16", bf16().of_matrix)
+    possible = tuple(Names.possible(model.config.family))
 
     def stored(tensor: Tensor) -> Precision:
-        found = None if _always_bf16(tensor) else scheme.format(f"model.{tensor.module}")
-        return BF16 if found is None else of_format(found)
+        names = [spelling.stored(tensor.module) for spelling in possible]
+        if _always_bf16(tensor) or any(scheme.ignored.match(name) for name in names):
+            return BF16
+        return next((of_format(found) for name in names if (found := scheme.format(name))), BF16)
 
     names = dict.fromkeys(of_format(rule.format).name for rule in scheme.rules)
     return Mix(f"as published: {', '.join(names)} where its configuration says so, the rest BF16", stored)
 
 
-def choose(weights: str, group: int, rest: str, scheme: Scheme | None, *, experts: bool) -> Mix:
+def choose(weights: str, group: int, rest: str, model: Model) -> Mix:
     """The mix that the command line asks for. Raises `InvalidRequest` for one that is not offered."""
     if weights not in get_args(Weights):
         raise InvalidRequest(f"--weights {weights} is none of {', '.join(get_args(Weights))}")
@@ -80,13 +84,14 @@ def choose(weights: str, group: int, rest: str, scheme: Scheme | None, *, expert
         raise InvalidRequest(f"--rest {rest} is none of {', '.join(get_args(Rest))}")
     match weights:
         case "native":
-            return native(scheme)
+            return native(model)
         case "bf16":
             return bf16()
         case "fp8":
             return fp8()
         case _:
-            return int4_experts(group, "fp8" if rest == "fp8" else "bf16") if experts else int4_linear(group)
+            others: Rest = "fp8" if rest == "fp8" else "bf16"
+            return int4_experts(group, others) if model.has_experts else int4_linear(group)
 
 
 def _fp8(tensor: Tensor) -> Precision:

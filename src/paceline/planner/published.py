@@ -168,7 +168,7 @@ def _scout() -> Claim:
 
 
 def _kimi_weights(model: Model) -> Iterator[Claim]:
-    mix = native(model.scheme)
+    mix = native(model)
     weights = _whole(model, mix, False)
     yield Claim(
         model="Kimi K2.5",

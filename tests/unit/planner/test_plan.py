@@ -18,7 +18,7 @@ from tests.unit.planner import shapes
 def request(found: model.Model, **more: Any) -> Request:
     values: dict[str, Any] = {
         "model": found,
-        "mix": mix.native(found.scheme),
+        "mix": mix.native(found),
         "parallel": Parallel(),
         "gpu_memory": 80 * GIB,
         "roles": ("prefill", "decode"),

@@ -58,17 +58,36 @@ def test_deepseek_v3_takes_the_bytes_of_its_files() -> None:
     model = find("deepseek-v3")
     # The files hold embedding and head once more, for the layer for multi-token prediction, and headers.
     copies = 2 * 129_280 * 7168 * 2
-    files = total(model, mix.native(model.scheme), mtp=True) + copies
+    files = total(model, mix.native(model), mtp=True) + copies
     assert files == pytest.approx(688_586_727_753, rel=1e-4)
 
 
 def test_kimi_k25_takes_the_bytes_of_its_files() -> None:
     model = find("kimi-k2.5")
-    native = mix.native(model.scheme)
+    native = mix.native(model)
     experts = sum(whole_bytes(t, native) for t in model.tensors if t.kind == "routed experts")
     assert experts / GIB == pytest.approx(3 * (157.50 + 19.69), abs=0.02)
     vision = 0.878  # GiB
     assert total(model, native, mtp=False) / GIB + vision == pytest.approx(554.27, abs=0.01)
+
+
+@pytest.mark.parametrize("prefix", ["model.", "language_model.model.", "model.language_model."])
+def test_ignored_modules_may_be_listed_by_any_name_that_files_have(prefix: str, tmp_path: Path) -> None:
+    """`paceline quantize` lists all that it keeps, by the names in the files."""
+    weights = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "symmetric": True}
+    quantization = {
+        "quant_method": "compressed-tensors",
+        "format": "pack-quantized",
+        "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}},
+        "ignore": [f"{prefix}layers.{i}.self_attn.o_proj" for i in range(2)],
+    }
+    model = shapes.read(tmp_path, shapes.TINY_LATENT | {"quantization_config": quantization})
+    native = mix.native(model)
+    stored = {t.module: native.precision(t).name for t in model.served(mtp=False) if t.matrix}
+    assert stored["layers.0.self_attn.o_proj"] == stored["layers.1.self_attn.o_proj"] == "BF16"
+    assert (
+        stored["layers.0.self_attn.q_b_proj"] == stored["layers.1.mlp.experts.0.up_proj"] == "INT4, group 32"
+    )
 
 
 def test_bytes_of_a_matrix() -> None:
@@ -82,7 +101,7 @@ def test_bytes_of_a_matrix() -> None:
 def test_native_is_what_the_configuration_says(tmp_path: Path) -> None:
     quantised = FP8_BLOCKS | {"modules_to_not_convert": ["model.layers.0.self_attn.o_proj"]}
     model = shapes.read(tmp_path, shapes.TINY_LATENT | {"quantization_config": quantised})
-    stored = mix.native(model.scheme)
+    stored = mix.native(model)
     bits = {tensor.module: stored.precision(tensor).bits for tensor in model.tensors if tensor.matrix}
     kept = {module for module, size in bits.items() if size == 16}
     assert kept == {"lm_head", "layers.0.self_attn.o_proj", "layers.2.eh_proj"}
@@ -91,12 +110,12 @@ def test_native_is_what_the_configuration_says(tmp_path: Path) -> None:
 
 def test_int4_is_experts_or_every_linear_layer(tmp_path: Path) -> None:
     dense = shapes.read(tmp_path, shapes.TINY)
-    chosen = mix.choose("int4", 32, "bf16", None, experts=dense.has_experts)
+    chosen = mix.choose("int4", 32, "bf16", dense)
     attention, mlp = 3 * (64 * 64 * 2 + 16 * 64 * 2), 3 * 3 * 96 * 64
     others = 2 * 100 * 64 + 7 * 64
     assert total(dense, chosen, mtp=False) == (attention + mlp) * 9 // 16 + others * 2
     sparse = shapes.read(tmp_path, shapes.TINY_LATENT)
-    chosen = mix.choose("int4", 32, "bf16", None, experts=sparse.has_experts)
+    chosen = mix.choose("int4", 32, "bf16", sparse)
     bits = {tensor.kind: chosen.precision(tensor).bits for tensor in sparse.tensors if tensor.matrix}
     assert {kind for kind, size in bits.items() if size == 4} == {"routed experts"}
 
