@@ -80,14 +80,14 @@ def plan(
     screen = Screen()
     try:
         if show_published:
-            _show_published(screen, as_json=as_json)
+            _show_published(screen, model_name, as_json=as_json)
             return
         found = model.find(_required(model_name))
         request = Request(
             model=found,
-            mix=mix.choose(weights, group, rest, found.scheme, experts=found.has_experts),
+            mix=mix.choose(weights, group, rest, found),
             parallel=_parallel(gpus, tp, pp, ep, dp),
-            gpu_memory=parse_size(gpu_memory, "--gpu-memory"),
+            gpu_memory=_positive(gpu_memory, "--gpu-memory"),
             roles=_ROLES[role],
             kv={"prefill": _KV[prefill_kv], "decode": _KV[kv]},
             reserve=parse_size(reserve, "--reserve"),
@@ -116,6 +116,12 @@ def _required(name: str | None) -> str:
     return name
 
 
+def _positive(text: str, option: str) -> int:
+    if size := parse_size(text, option):
+        return size
+    raise InvalidRequest(f"{option} {text!r} is nothing")
+
+
 def _parallel(gpus: int | None, tp: int | None, pp: int, ep: int, dp: int) -> Parallel:
     """Raises `InvalidRequest` when the factors do not make up the GPUs."""
     if tp is None:
@@ -126,7 +132,9 @@ def _parallel(gpus: int | None, tp: int | None, pp: int, ep: int, dp: int) -> Pa
     return parallel
 
 
-def _show_published(screen: Screen, *, as_json: bool) -> None:
+def _show_published(screen: Screen, model_name: str | None, *, as_json: bool) -> None:
+    if model_name is not None:
+        raise InvalidRequest(f"--published is about other models than {model_name}: leave one of them out")
     claims = published.claims()
     if as_json:
         records = [{**asdict(c), "verdict": c.verdict} for c in claims]

@@ -117,6 +117,9 @@ def _span(cost: SpanCost) -> str:
 def _verdict(summary: Summary) -> str:
     count = summary.minimum_gpus
     least = "no tensor parallelism is enough" if count is None else f"at least {count} GPU{'s' * (count > 1)}"
+    held = [f"{name} {ways}" for name, ways in (("PP", summary.pp), ("DP", summary.dp)) if ways > 1]
+    if held:
+        least += f" with {' and '.join(held)}"
     return f"fits; {least}" if summary.fits else f"does not fit on {summary.gpus}; {least}"
 
 
@@ -129,5 +132,6 @@ def _number(value: float) -> str:
 def _grid(*names: str, left: tuple[str, ...]) -> Table:
     grid = Table(box=None, pad_edge=False, header_style="bold")
     for name in names:
-        grid.add_column(name, justify="left" if name in left else "right")
+        # On a narrow terminal figures go on in the next line, where rich would cut them off.
+        grid.add_column(name, justify="left" if name in left else "right", overflow="fold")
     return grid

@@ -62,7 +62,9 @@ class YarnRope:
         _require_positive(self.factor, "the factor of rope scaling")
         _require_positive(self.attention_factor, "the attention factor of rope scaling")
         if not 1 / _MAX_TURNS <= self.beta_slow <= self.beta_fast <= _MAX_TURNS:
-            raise Unsound(f"beta_slow {self.beta_slow} and beta_fast {self.beta_fast} bound no range of turns")
+            raise Unsound(
+                f"beta_slow {self.beta_slow} and beta_fast {self.beta_fast} bound no range of turns"
+            )
 
 
 @dataclass(frozen=True, slots=True)

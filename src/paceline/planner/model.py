@@ -1,7 +1,7 @@
 """The model to plan for, from its config.json alone: shipped with Paceline, in a directory, or in the hub's cache."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from paceline.contracts.errors import InvalidRequest
@@ -52,7 +52,8 @@ def shipped() -> list[str]:
 def find(name: str) -> Model:
     """The model `name`. Raises `InvalidRequest` when there is none such, or one that this program cannot run."""
     if name in shipped():
-        return read(SHAPES / name, name)
+        told = read_json(SHAPES / name / "config.json").text("_source")
+        return replace(read(SHAPES / name, name), source=told)
     directory = Path(name).expanduser()
     if directory.is_dir():
         return read(directory, directory.resolve().name)
@@ -71,7 +72,7 @@ def read(directory: Path, name: str) -> Model:
     mtp_layers = _mtp_layers(config_hf.text_fields(fields))
     return Model(
         name=name,
-        source=fields.text("_source", f"{directory / 'config.json'}"),
+        source=f"{directory / 'config.json'}",
         config=config,
         scheme=read_scheme(directory),
         mtp_layers=mtp_layers,
@@ -93,16 +94,22 @@ def _stored_bytes(directory: Path) -> int | None:
     if index.exists():
         metadata = read_json(index).section("metadata")
         if "total_size" in metadata:
-            return int(metadata.number("total_size"))
+            size = metadata.number("total_size")  # some writers make it a float
+            if not 0 <= size < 2**63:
+                raise metadata.refuse(f"total_size {size} is no number of bytes")
+            return int(size)
     sizes = [_data_bytes(path) for path in directory.glob("*.safetensors")]
     return sum(sizes) if sizes else None
 
 
 def _data_bytes(path: Path) -> int:
     """file = header length u64, little-endian | header | data"""
-    with path.open("rb") as f:
-        header = int.from_bytes(f.read(8), "little")
-    return max(0, path.stat().st_size - 8 - header)
+    try:
+        with path.open("rb") as f:
+            header = int.from_bytes(f.read(8), "little")
+        return max(0, path.stat().st_size - 8 - header)
+    except OSError as e:
+        raise InvalidRequest(f"{path} cannot be read: {e}") from e
 
 
 def _cached(repository: str) -> Path | None:

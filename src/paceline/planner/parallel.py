@@ -45,6 +45,8 @@ class Parallel:
         """Raises `InvalidRequest` for a model that cannot be cut so."""
         if self.pp > len(config.layers):
             raise InvalidRequest(f"--pp {self.pp} is more than the model's {len(config.layers)} layers")
+        if self.ep > 1 and not any(isinstance(layer.mlp, ExpertMlp) for layer in config.layers):
+            raise InvalidRequest(f"--ep {self.ep} is for models with experts, which this one has none of")
         for layer in dict.fromkeys(config.layers):
             _check_layer(layer, self)
 

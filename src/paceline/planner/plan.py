@@ -88,9 +88,11 @@ class Plan:
 
 
 def make(request: Request) -> Plan:
-    """Raises `InvalidRequest` when the model cannot be cut or its KV cannot be stored as asked."""
+    """Raises `InvalidRequest` when the model cannot be cut, its KV not be stored or its context not be as asked."""
     config, parallel = request.model.config, request.parallel
     parallel.check(config)
+    if request.context is not None and request.context > config.context:
+        raise InvalidRequest(f"--context {request.context} is more than the model's {config.context} tokens")
     served = request.model.served(mtp=request.mtp)
     check_slices(served, request.mix, parallel)
     held = _stage_tensors(request)
@@ -137,7 +139,7 @@ def _stage_tensors(request: Request) -> list[list[Tensor]]:
 def _profile(request: Request, role: Role, per_gpu: list[int]) -> Profile:
     """Of the stage that holds the fewest tokens: they all hold the same ones, each for its layers."""
     config, parallel = _with_mtp(request), request.parallel
-    context = min(request.context or config.context, config.context)
+    context = request.context or config.context
     space = workspace(config, parallel, _step(request, role, context))
     layout = plan_layout(config, request.kv[role])
     stages = (

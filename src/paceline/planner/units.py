@@ -8,7 +8,7 @@ GB = 10**9
 GIB = 2**30
 
 _UNITS = {"": GIB, "b": 1, "mb": 10**6, "mib": 2**20, "gb": GB, "gib": GIB, "tb": 10**12, "tib": 2**40}
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*")
+_SIZE = re.compile(r"\s*([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*([a-z]*)\s*")
 
 
 def parse_size(text: str, option: str) -> int:

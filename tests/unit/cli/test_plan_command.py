@@ -1,6 +1,8 @@
 """`paceline plan`, as typed."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -51,6 +53,33 @@ def test_tables_show_the_arithmetic() -> None:
     ):
         assert text in output
     assert "does not fit on 4; at least 8 GPUs" in run("kimi-k2.5", "--gpus", "4", "--gpu-memory", "80")
+    assert "at least 16 GPUs with PP 2 and DP 2" in run(
+        "deepseek-v3", "--gpus", "8", "--pp", "2", "--dp", "2", "--gpu-memory", "80"
+    )
+
+
+def test_narrow_terminals_lose_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "30")
+    assert "…" not in run("glm-5.2", "--gpus", "8")
+
+
+def test_it_needs_no_torch() -> None:
+    """As on the machine of somebody who only plans."""
+    without = "import sys; sys.modules['torch'] = None; from paceline.cli.__main__ import app; app()"
+    done = subprocess.run(
+        [sys.executable, "-c", without, "plan", "llama-3.3-70b", "--gpus", "8", "--json"],
+        capture_output=True,
+        check=True,
+    )
+    # 80 layers of (2 x 64 + 2 x 8) heads of 128, three matrices of 28,672 and two norms; embedding, head, last norm.
+    layer = 8192 * (2 * 64 + 2 * 8) * 128 + 3 * 8192 * 28_672 + 2 * 8192
+    parameters = 80 * layer + 2 * 128_256 * 8192 + 8192
+    plan = json.loads(done.stdout)
+    assert done.stderr == b""
+    assert plan["weights_bytes"] == 2 * parameters
+    assert plan["weights_bytes_per_gpu"] == 2 * (parameters + 7 * 161 * 8192) // 8
+    assert plan["kv_bytes_per_token"] == 80 * 2 * 8 * 128 * 2
 
 
 def test_layers_with_a_span_are_shown_apart() -> None:
@@ -76,6 +105,12 @@ def test_published_figures() -> None:
         (["glm-5.2", "--gpus", "6", "--tp", "8"], "--gpus 6 is not tp x pp x dp = 8 x 1 x 1 = 8"),
         (["glm-5.2", "--tp", "3"], "--tp 3 does not divide the 64 attention heads"),
         (["glm-5.2", "--gpu-memory", "much"], "--gpu-memory 'much' is no size"),
+        (["glm-5.2", "--gpu-memory", "0 GB"], "--gpu-memory '0 GB' is nothing"),
+        (["glm-5.2", "--gpu-memory", "9" * 400], "is no size"),
+        (["glm-5.2", "--context", "2000000"], "--context 2000000 is more than the model's 1048576 tokens"),
+        (["llama-3.3-70b", "--gpus", "8", "--ep", "8"], "--ep 8 is for models with experts"),
+        (["llama-3.3-70b", "--pp", "81"], "--pp 81 is more than the model's 80 layers"),
+        (["glm-5.2", "--published"], "--published is about other models than glm-5.2"),
         (["glm-5.2", "--weights", "int4", "--group", "48"], "--group 48 is none of 32, 64, 128"),
     ],
 )

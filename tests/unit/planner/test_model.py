@@ -73,8 +73,32 @@ def test_a_hub_id_counts_when_its_configuration_is_cached(
         ({"model_type": "mamba"}, "model_type 'mamba' is none of"),
         ({"num_nextn_predict_layers": 99}, "num_nextn_predict_layers 99 is above 16"),
         ({"hidden_size": "64"}, "hidden_size is '64'"),
+        ({"num_attention_heads": 10**400}, "num_attention_heads is 1000"),
     ],
 )
 def test_what_cannot_be_planned(tmp_path: Path, values: dict[str, object], reason: str) -> None:
     with pytest.raises(InvalidRequest, match=reason):
         shapes.read(tmp_path, shapes.TINY | values)
+
+
+@pytest.mark.parametrize("size", [-1, 1e300, "5"])
+def test_an_index_without_a_sensible_size(size: object, tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"metadata": {"total_size": size}}))
+    with pytest.raises(InvalidRequest, match=r"index\.json: total_size"):
+        shapes.read(tmp_path, shapes.TINY)
+
+
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "one.safetensors").mkdir()
+    with pytest.raises(InvalidRequest, match=r"one\.safetensors cannot be read"):
+        shapes.read(tmp_path, shapes.TINY)
+    (tmp_path / "config.json").unlink()
+    (tmp_path / "config.json").mkdir()
+    with pytest.raises(InvalidRequest, match=r"config\.json cannot be read"):
+        model.find(str(tmp_path))
+
+
+def test_a_directory_does_not_choose_what_is_said_about_it(tmp_path: Path) -> None:
+    assert shapes.read(tmp_path, shapes.TINY | {"_source": "official"}).source == str(
+        tmp_path / "config.json"
+    )
