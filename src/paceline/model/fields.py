@@ -80,11 +80,11 @@ class Fields:
             raise self._wrong(key, value, "a list of strings")
         return tuple(value)
 
-    def texts(self) -> list[str]:
-        """All values, which must be strings."""
+    def texts(self) -> dict[str, str]:
+        """All of it, which must be strings."""
         if not all(isinstance(v, str) for v in self._values.values()):
             raise InvalidRequest(f"{self._source}: expected strings only")
-        return list(self._values.values())
+        return dict(self._values)
 
     def token(self, key: str) -> str:
         """A token's text, which may stand alone or in an object as `content`."""

@@ -5,6 +5,7 @@ file = header length u64, little-endian | header JSON {name: {dtype, shape, data
 
 import json
 import mmap
+import reprlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
@@ -74,17 +75,19 @@ class SafetensorsDirectory:
     """All tensors of a model, in one file or several shards; views keep the mappings alive."""
 
     def __init__(self, directory: Path) -> None:
-        """Raises `InvalidRequest` for files that are missing or damaged."""
+        """Raises `InvalidRequest` for files that are missing or damaged, or that hold a tensor twice."""
         self.path = directory
-        self._entries = {
-            name: entry for path in _shards(directory) for name, entry in _read_header(path).items()
-        }
+        self._entries: dict[str, _Entry] = {}
+        index = _read_index(directory)
+        for path in sorted(set(index.values()) or directory.glob("*.safetensors")):
+            for name, entry in _read_header(path).items():
+                self._add(name, entry, index.get(name))
 
     def __iter__(self) -> Iterator[str]:
         """Names of all tensors, in the order of the files."""
         return iter(self._entries)
 
-    def __contains__(self, name: str) -> bool:
+    def __contains__(self, name: object) -> bool:
         return name in self._entries
 
     def dtype(self, name: str) -> str | None:
@@ -95,8 +98,8 @@ class SafetensorsDirectory:
     def tensor(self, name: str) -> StoredTensor:
         """A tensor's bytes. Raises `InvalidRequest` when it is absent, cut off, or neither F32, F16 nor BF16."""
         entry = self._entry(name, _FLOATS)
-        size = prod(entry.shape) * ROW_FORMATS[entry.dtype][1]
-        data = _bytes(name, entry, size).reshape(prod(entry.shape[:-1]), -1)
+        rows, row_bytes = prod(entry.shape[:-1]), prod(entry.shape[-1:]) * ROW_FORMATS[entry.dtype][1]
+        data = _bytes(name, entry, rows * row_bytes).reshape(rows, row_bytes)
         return StoredTensor(entry.dtype, entry.shape, data)
 
     def array(self, name: str) -> StoredArray:
@@ -110,6 +113,14 @@ class SafetensorsDirectory:
         # Files may begin a tensor at any byte, and what follows is entitled to aligned numbers.
         values = data.view(dtype) if data.ctypes.data % dtype.itemsize == 0 else data.copy().view(dtype)
         return StoredArray(entry.path, name, entry.dtype, values.reshape(entry.shape))
+
+    def _add(self, name: str, entry: _Entry, indexed: Path | None) -> None:
+        """Of two files with a tensor `name`, that in the index counts."""
+        other = self._entries.get(name)
+        if other is None or entry.path == indexed:
+            self._entries[name] = entry
+        elif other.path != indexed:
+            raise InvalidRequest(f"{entry.path}: tensor {name} is in {other.path.name} too")
 
     def _entry(self, name: str, dtypes: tuple[str, ...]) -> _Entry:
         if (entry := self._entries.get(name)) is None:
@@ -127,14 +138,15 @@ def _bytes(name: str, entry: _Entry, size: int) -> npt.NDArray[np.uint8]:
     return np.frombuffer(entry.file, np.uint8, size, entry.start)
 
 
-def _shards(directory: Path) -> list[Path]:
+def _read_index(directory: Path) -> dict[str, Path]:
+    """The file of each tensor; empty without an index."""
     index = directory / _INDEX
     if not index.exists():
-        return sorted(directory.glob("*.safetensors"))
-    names = read_json(index).section("weight_map").texts()
-    if any(Path(name).name != name for name in names):
+        return {}
+    files = read_json(index).section("weight_map").texts()
+    if any(Path(file).name != file for file in files.values()):
         raise InvalidRequest(f"{index} names files outside its directory")
-    return [directory / name for name in sorted(set(names))]
+    return {name: directory / file for name, file in files.items()}
 
 
 def _read_header(path: Path) -> dict[str, _Entry]:
@@ -148,20 +160,22 @@ def _read_header(path: Path) -> dict[str, _Entry]:
         raise InvalidRequest(f"{path} is damaged or no safetensors file")
     try:
         header = json.loads(file[8 : 8 + length])
-        return {
-            name: _Entry(path, file, *_parse_entry(fields, 8 + length))
-            for name, fields in header.items()
-            if name != "__metadata__"
-        }
-    except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as e:
-        raise InvalidRequest(f"{path} is damaged or no safetensors file: {e!r}") from e
+    except (ValueError, RecursionError) as e:
+        raise InvalidRequest(f"{path} is damaged or no safetensors file: {e}") from e
+    if not isinstance(header, dict):
+        raise InvalidRequest(f"{path} is damaged or no safetensors file: its header is no JSON object")
+    header.pop("__metadata__", None)
+    return {name: _parse_entry(path, file, name, fields, 8 + length) for name, fields in header.items()}
 
 
-def _parse_entry(fields: dict[str, object], base: int) -> tuple[str, tuple[int, ...], int, int]:
-    dtype, shape, offsets = fields["dtype"], fields["shape"], fields["data_offsets"]
-    if not isinstance(dtype, str) or not isinstance(shape, list) or not isinstance(offsets, list):
-        raise TypeError("an entry is not {dtype, shape, data_offsets}")
-    start, stop = offsets
-    if not all(type(n) is int and n >= 0 for n in (*shape, start, stop)) or 0 in shape:
-        raise ValueError("an entry has an empty shape or a broken number")
-    return dtype, tuple(shape), base + start, base + stop
+def _parse_entry(path: Path, file: mmap.mmap, name: str, fields: object, base: int) -> _Entry:
+    match fields:
+        case {"dtype": str(dtype), "shape": [*shape], "data_offsets": [start, stop]} if (
+            # A name with half of a surrogate pair cannot be printed or written.
+            name.isprintable() and all(type(n) is int and n >= 0 for n in (*shape, start, stop))
+        ):
+            return _Entry(path, file, dtype, tuple(shape), base + start, base + stop)
+        case _:
+            raise InvalidRequest(
+                f"{path} is damaged: tensor {name!r:.80} is {reprlib.repr(fields)}, not its dtype, shape and data_offsets"
+            )

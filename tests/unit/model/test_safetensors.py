@@ -117,6 +117,62 @@ def test_index(index: object, reason: str, tmp_path: Path) -> None:
         SafetensorsDirectory(tmp_path)
 
 
+def two_files(directory: Path) -> None:
+    for name, value in (("one", 1), ("two", 2)):
+        safetensors.numpy.save_file(
+            {"a": np.full(3, value, np.int32), name: np.ones(1)}, directory / f"{name}.safetensors"
+        )
+
+
+@pytest.mark.parametrize(("file", "expected"), [("one.safetensors", 1), ("two.safetensors", 2)])
+def test_the_index_says_which_of_two_files_counts(file: str, expected: int, tmp_path: Path) -> None:
+    two_files(tmp_path)
+    index = {"weight_map": {"a": file, "one": "one.safetensors", "two": "two.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert SafetensorsDirectory(tmp_path).array("a").values.tolist() == [expected] * 3
+
+
+def test_a_tensor_in_two_files_is_refused(tmp_path: Path) -> None:
+    two_files(tmp_path)
+    with pytest.raises(InvalidRequest, match=r"two\.safetensors: tensor a is in one\.safetensors too"):
+        SafetensorsDirectory(tmp_path)
+
+
+def test_empty_tensors_are_read(tmp_path: Path) -> None:
+    """Some writers leave them where a module has no bias or no order of groups."""
+    shapes = ((0,), (0, 4), (4, 0))
+    tensors = {f"{shape}": np.zeros(shape, np.float32) for shape in shapes}
+    safetensors.numpy.save_file(tensors | {"b": np.ones(2, np.float32)}, tmp_path / "model.safetensors")
+    found = SafetensorsDirectory(tmp_path)
+    for shape in shapes:
+        assert found.array(f"{shape}").values.shape == found.tensor(f"{shape}").shape == shape
+    assert found.tensor("b").float32(0, 1).tolist() == [[1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("a", {"data_offsets": [-4, 0]}),
+        ("a", {"data_offsets": [0, 4, 8]}),
+        ("a", {"data_offsets": None}),
+        ("a", {"shape": [1, -1]}),
+        ("a", {"shape": [1.0]}),
+        ("a", {"shape": [True]}),
+        ("a", {"dtype": ["F32"]}),
+        ("\ud800", {}),
+    ],
+)
+def test_a_damaged_header_names_file_and_tensor(
+    name: str, changes: dict[str, object], tmp_path: Path
+) -> None:
+    head = json.dumps({name: {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]} | changes}).encode()
+    data = len(head).to_bytes(8, "little") + head + bytes(4)
+    (tmp_path / "model.safetensors").write_bytes(data)
+    with pytest.raises(InvalidRequest) as refused:
+        SafetensorsDirectory(tmp_path)
+    assert str(refused.value).startswith(f"{tmp_path}/model.safetensors is damaged: tensor {name!r} is {{")
+
+
 HEADERS = st.dictionaries(
     st.sampled_from(["a", "b"]),
     st.fixed_dictionaries(
