@@ -177,5 +177,5 @@ def _parse_entry(path: Path, file: mmap.mmap, name: str, fields: object, base: i
             return _Entry(path, file, dtype, tuple(shape), base + start, base + stop)
         case _:
             raise InvalidRequest(
-                f"{path} is damaged: tensor {name!r:.80} is {reprlib.repr(fields)}, not its dtype, shape and data_offsets"
+                f"{path} is damaged: tensor {name!r:.80} is {reprlib.repr(fields)}, not dtype, shape and data_offsets"
             )
