@@ -1,6 +1,6 @@
 """`Engine` on PyTorch."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import torch
@@ -33,7 +33,7 @@ from paceline.engine.torch.views import Views, kernels_fit
 from paceline.model.config import read_config
 from paceline.model.files import ModelFiles
 from paceline.model.fingerprint import fingerprint
-from paceline.model.weights import open_weights
+from paceline.model.weights import Stored, open_weights
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _RESERVE = 10
@@ -93,15 +93,19 @@ class TorchEngine:
         return max(0, free - total // _RESERVE)
 
     def load(self, progress: Progress) -> None:
-        torch.set_num_threads(self._threads)
-        self._enter()
         stored = open_weights(self._files, self._config)
         check_weights(stored, self._files.path, self._device.type)
+        self._build(stored, progress)
+
+    def _build(self, stored: Mapping[str, Stored], progress: Progress) -> None:
+        """Of the tensors that `model.parts` names."""
+        torch.set_num_threads(self._threads)
+        self._enter()
         with torch.inference_mode():
             loader = Loader(stored, self._dtype, self._device, progress)
             model = Builder(self._config, loader).decoder()
             self._ropes = Ropes(ropes_of(self._config), self._device, self._dtype)
-            scales = cache_scales(self._files, self._config, self.layout, lambda: self._calibrate(model))
+            scales = self._scales_of(model)
         self.profile = KvProfile(self.fingerprint, self.kv_dtype, self.layout, scales)
         self._model = model
 
@@ -128,11 +132,13 @@ class TorchEngine:
             return self.execute(step)
         return draw(self._run(step), step.positions[step.logit_rows], samplings)
 
+    @torch.inference_mode()
     def export_pages(self, pages: Sequence[int]) -> None:
         if self._mirror is not None:
             self._enter()
             self._mirror.to_host(pages)
 
+    @torch.inference_mode()
     def import_pages(self, pages: Sequence[int]) -> None:
         if self._mirror is not None:
             self._enter()
@@ -150,7 +156,11 @@ class TorchEngine:
         tokens, positions, logit_rows, slots = upload(arrays, self._device)
         attention = self._attention(step, self._pool, [Slots(group) for group in slots])
         forward = Forward(positions, self._ropes.at(positions), attention)
-        return self._model(tokens, forward, logit_rows).float().contiguous()
+        logits = self._model(tokens, forward, logit_rows).float().contiguous()
+        if self._device.type == "cuda" and not len(logits):
+            # Nobody waits for logits, but for the step: it is timed, and errors belong to it.
+            torch.cuda.current_stream().synchronize()
+        return logits
 
     def _attention(self, step: Step, pool: PagePool, slots: list[Slots]) -> Attention:
         gathering = StepAttention(step, pool, slots, self._device, self._dtype)
@@ -162,6 +172,9 @@ class TorchEngine:
         """The thread that calls uses the engine's GPU; Triton launches on whichever is current."""
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)
+
+    def _scales_of(self, model: Decoder) -> tuple[float, ...]:
+        return cache_scales(self._files, self._config, self.layout, lambda: self._calibrate(model))
 
     def _calibrate(self, model: Decoder) -> tuple[float, ...]:
         tokens = sample_tokens(self._files, self._config)

@@ -19,8 +19,8 @@ _TYPES = {
 
 
 def upload(arrays: Sequence[Array], device: torch.device) -> list[Tensor]:
-    """`arrays` as contiguous tensors: on a CPU of the same memory where it is so already, elsewhere by one copy for all,
-    for which nothing waits."""
+    """`arrays` as contiguous tensors: on a CPU of the same memory where it is so already, elsewhere by one copy of
+    all, for which nothing waits."""
     if device.type == "cpu":
         return [torch.from_numpy(np.ascontiguousarray(array)) for array in arrays]
     packed = torch.empty(packed_bytes(arrays), dtype=torch.uint8, pin_memory=True)

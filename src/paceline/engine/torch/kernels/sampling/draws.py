@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from paceline.contracts.messages import Sampling
+from paceline.engine.torch.upload import upload
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,19 +34,12 @@ class Draws:
     def of(cls, samplings: Sequence[Sampling], positions: Sequence[int], device: torch.device) -> "Draws":
         """Of requests; their biases and penalties are left out."""
 
-        def column(values: list[float] | list[int], dtype: torch.dtype) -> Tensor:
-            return torch.tensor(values, dtype=dtype).to(device, non_blocking=True)
-
-        return cls(
-            temperatures=column([s.temperature for s in samplings], torch.float64),
-            top_ks=column([s.top_k for s in samplings], torch.int64),
-            top_ps=column([s.top_p for s in samplings], torch.float64),
-            min_ps=column([s.min_p for s in samplings], torch.float64),
-            seeds=column([_signed(s.seed) for s in samplings], torch.int64),
-            positions=column(list(positions), torch.int64),
+        columns = (
+            np.array([s.temperature for s in samplings], dtype=np.float64),
+            np.array([s.top_k for s in samplings], dtype=np.int64),
+            np.array([s.top_p for s in samplings], dtype=np.float64),
+            np.array([s.min_p for s in samplings], dtype=np.float64),
+            np.array([s.seed % (1 << 64) for s in samplings], dtype=np.uint64).view(np.int64),
+            np.array(positions, dtype=np.int64),
         )
-
-
-def _signed(seed: int) -> int:
-    """The int64 of the same low 64 bits."""
-    return (seed + (1 << 63)) % (1 << 64) - (1 << 63)
+        return cls(*upload(columns, device))
