@@ -54,7 +54,7 @@ class TorchEngine:
         """
         self._files = files
         self._config = read_config(files)
-        self._device = _open_device(device)
+        self._device = _open_device(device, fp8=kv_dtype.startswith("fp8"))
         self._dtype = _DTYPES[dtype] if dtype != "auto" else _native_dtype(self._device)
         self._threads = threads
         self._model: Decoder | None = None
@@ -192,7 +192,7 @@ class TorchEngine:
             self._mirror = None
 
 
-def _open_device(device: str) -> torch.device:
+def _open_device(device: str, *, fp8: bool) -> torch.device:
     try:
         opened = torch.device(device)
     except RuntimeError as e:
@@ -204,6 +204,8 @@ def _open_device(device: str) -> torch.device:
     opened = torch.device("cuda", opened.index or 0)
     if opened.index >= torch.cuda.device_count():
         raise InvalidRequest(f"device {device}: this machine has {torch.cuda.device_count()} GPUs")
+    if fp8 and torch.cuda.get_device_capability(opened) < (8, 9):
+        raise InvalidRequest(f"device {device}: FP8 needs a GPU of compute capability 8.9")
     return opened
 
 
