@@ -12,7 +12,7 @@ Float32: TypeAlias = npt.NDArray[np.float32]
 UInt8: TypeAlias = npt.NDArray[np.uint8]
 
 LARGEST = 1e30
-"""Weights at or beyond this are taken for damage: sums of their squares leave float32."""
+"""Weights at or beyond this are taken for damage: sums of their products with codes come near the end of float32."""
 
 
 class Damaged(ValueError):
