@@ -115,7 +115,7 @@ class Widen:
 
 @dataclass(frozen=True, slots=True)
 class Quantize:
-    """A matrix that is stored in `format`; `source` names it in errors."""
+    """A matrix that is stored in `format`; `source` names file and tensor in errors."""
 
     module: str
     matrix: Matrix

@@ -226,7 +226,12 @@ def test_files_stay_below_their_limit(tmp_path: Path) -> None:
         (
             {"model.layers.0.mlp.up_proj.weight": torch.full((8, 64), torch.nan)},
             {},
-            "model.layers.0.mlp.up_proj.weight holds NaN",
+            r"part-0\.safetensors: tensor model.layers.0.mlp.up_proj.weight holds NaN",
+        ),
+        (
+            {"a.weight": torch.ones(8, 64), "a.weight_scale": torch.ones(8, 2)},
+            {},
+            "tensor a.weight_scale would be there twice",
         ),
         (
             {"model.layers.0.mlp.up_proj.weight": torch.zeros((8, 64), dtype=torch.float64)},
@@ -253,6 +258,51 @@ def test_sources_that_cannot_be_quantized(
     with pytest.raises(InvalidRequest, match=message):
         quantize(source, tmp_path / "out", Options("int4"), ignore)
     assert not list(tmp_path.glob("out/*.json"))
+
+
+@pytest.mark.parametrize("scale", [1e-29, 1e25])
+@pytest.mark.parametrize(
+    "options", [Options("int4", group=64), Options("fp8"), Options("fp8", fp8="channel")]
+)
+def test_errors_are_right_where_squares_leave_float32(scale: float, options: Options, tmp_path: Path) -> None:
+    usual, scaled = (
+        save(tmp_path / name, {"a.weight": weights(64, 256, seed=1, dtype=torch.float32) * factor})
+        for name, factor in (("usual", 1.0), ("scaled", scale))
+    )
+    expected = quantize(usual, tmp_path / "out", options, ignore).total.errors
+    found = quantize(scaled, tmp_path / "scaled-out", options, ignore).total.errors
+    assert found.relative == pytest.approx(expected.relative, rel=0.03)
+    assert 0 < found.relative < 0.1
+
+
+def test_empty_tensors_and_single_numbers_stay_as_they_are(tmp_path: Path) -> None:
+    odd = {
+        "empty.weight": torch.zeros(0, 32),
+        "narrow.weight": torch.zeros(8, 0, dtype=torch.bfloat16),
+        "model.layers.0.mlp.experts.bias": torch.zeros(2, 0, 3),
+        "one.weight": torch.tensor(3.0),
+        "whole.weight": torch.ones(3, 32, dtype=torch.int64),
+    }
+    source = save(tmp_path / "source", dense_tensors(1) | odd)
+    quantize(source, tmp_path / "out", Options("fp8"), ignore)
+    found = load(tmp_path / "out")
+    for name, tensor in odd.items():
+        assert found[name].dtype == tensor.dtype
+        assert torch.equal(found[name], tensor)
+
+
+def test_a_pattern_that_keeps_nothing_is_refused(tmp_path: Path) -> None:
+    source = save(tmp_path / "source", dense_tensors(1))
+    for pattern in ("dwn_proj", "input_layernorm"):
+        with pytest.raises(InvalidRequest, match=f"--keep {pattern} matches no matrix of"):
+            quantize(source, tmp_path / "out", Options("int4", keep=("down_proj", pattern)), ignore)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_configuration_may_hold_what_no_encoding_has(tmp_path: Path) -> None:
+    source = save(tmp_path / "source", dense_tensors(1), greeting="h\u00e9 \ud800")
+    quantize(source, tmp_path / "out", Options("fp8"), ignore)
+    assert read_config(tmp_path / "out")["greeting"] == "h\u00e9 \ud800"
 
 
 def test_experts_of_llama4_get_names_of_their_own(tmp_path: Path) -> None:
