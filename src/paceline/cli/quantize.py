@@ -1,6 +1,7 @@
 """`paceline quantize`: a checkpoint in fewer bits."""
 
 import json
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -46,7 +47,7 @@ def quantize(
             fp8=fp8,
             keep=tuple(keep or ()),
             experts_only=experts_only,
-            shard_bytes=int(shard_gb * 1e9),
+            shard_bytes=_shard_bytes(shard_gb),
         )
         source = find(model, screen)
         if source.kind != "hf":
@@ -58,12 +59,21 @@ def quantize(
     except PacelineError as e:
         screen.error(f"paceline quantize: {e}")
         raise typer.Exit(1) from e
+    except KeyboardInterrupt as e:
+        screen.error("paceline quantize: interrupted; the same command continues where it stopped")
+        raise typer.Exit(130) from e
     screen.console.print(_table(found))
     for reason, modules in _reasons(found).items():
         screen.line(
             f"kept, {reason}: {modules[0]}" + (f" and {len(modules) - 1} more" if modules[1:] else "")
         )
     screen.line(f"{output} is complete")
+
+
+def _shard_bytes(shard_gb: float) -> int:
+    if not math.isfinite(shard_gb):
+        raise InvalidRequest(f"--shard-gb {shard_gb} is no size")
+    return int(shard_gb * 1e9)
 
 
 def _write(path: Path, report: Report, options: Options) -> None:

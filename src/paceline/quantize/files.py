@@ -2,8 +2,10 @@
 
 import json
 import os
+import shutil
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 
 def publish(part: Path, path: Path) -> None:
@@ -16,16 +18,22 @@ def publish(part: Path, path: Path) -> None:
         os.close(directory)
 
 
-def write_bytes(path: Path, data: bytes) -> None:
-    """Write a small file. Raises `OSError`."""
-    part = path.with_name(f".{path.name}.part")
-    with part.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    publish(part, path)
+def copy(source: Path, path: Path) -> None:
+    """Write what `source` holds, of any size. Raises `OSError`."""
+    with source.open("rb") as file:
+        _write(path, file)
 
 
 def write_json(path: Path, values: Any) -> None:
     """Write a small file. Raises `OSError`."""
-    write_bytes(path, json.dumps(values, indent=2, ensure_ascii=False).encode() + b"\n")
+    # In ASCII, because not all that JSON can escape can be encoded.
+    _write(path, BytesIO(json.dumps(values, indent=2).encode() + b"\n"))
+
+
+def _write(path: Path, data: IO[bytes]) -> None:
+    part = path.with_name(f".{path.name}.part")
+    with part.open("wb") as file:
+        shutil.copyfileobj(data, file)
+        file.flush()
+        os.fsync(file.fileno())
+    publish(part, path)

@@ -54,10 +54,13 @@ def quantize(source: Path, output: Path, options: Options, progress: Progress) -
 def _notes(output: Path) -> Iterator[Path]:
     """The directory of what this package remembers, for this process alone."""
     notes = output / _NOTES
-    if not notes.is_dir() and output.exists() and any(output.iterdir()):
-        raise InvalidRequest(f"{output} is not empty, and was not begun by this command")
-    notes.mkdir(parents=True, exist_ok=True)
-    directory = os.open(notes, os.O_RDONLY)
+    try:
+        if not notes.is_dir() and output.exists() and any(output.iterdir()):
+            raise InvalidRequest(f"{output} is not empty, and was not begun by this command")
+        notes.mkdir(parents=True, exist_ok=True)
+        directory = os.open(notes, os.O_RDONLY)
+    except OSError as e:
+        raise Unavailable(f"{output} cannot be begun: {e}") from e
     try:
         fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield notes
@@ -111,8 +114,8 @@ def _read_note(notes: Path, shard: Shard) -> dict[str, LayerReport]:
 
 
 def _write_rest(source: Source, plan: Plan, options: Options, output: Path) -> None:
-    for name, data in source.other_files():
-        files.write_bytes(output / name, data)
+    for path in source.other_files():
+        files.copy(path, output / path.name)
     # Tied heads have no tensor, and a linear layer all the same.
     kept = sorted({"lm_head", *plan.kept})
     config = {key: value for key, value in source.config.items() if key not in _CONFIGS}

@@ -88,16 +88,13 @@ class Source:
             found.append((module, matrix))
         return found
 
-    def other_files(self) -> Iterator[tuple[str, bytes]]:
+    def other_files(self) -> Iterator[Path]:
         """What belongs to the model besides configuration and weights: the tokenizer, the template, the licence."""
         for path in sorted(self.directory.iterdir()):
             if path.name in _NOT_COPIED or path.suffix in _WEIGHTS or path.name.startswith("."):
                 continue
             if path.is_file():
-                try:
-                    yield path.name, path.read_bytes()
-                except OSError as e:
-                    raise InvalidRequest(f"{path} cannot be read: {e}") from e
+                yield path
 
     def fingerprint(self) -> str:
         """SHA-256 (hex) over config.json and of each file of weights its name, its size, and 64 samples of 4 KiB, from

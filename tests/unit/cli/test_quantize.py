@@ -1,11 +1,15 @@
 """`paceline quantize` as it is typed."""
 
 import json
+import os
+import signal
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from paceline.cli.__main__ import app
+from paceline.cli.progress import Tenths
 from tests.unit.quantize.checkpoints import dense_tensors, load, save
 
 
@@ -34,3 +38,26 @@ def test_what_cannot_be_is_one_line(tmp_path: Path) -> None:
     assert done.output == f"paceline quantize: {tmp_path} is not empty, and was not begun by this command\n"
     done = CliRunner().invoke(app, ["quantize", str(source), str(tmp_path / "out"), "--to", "int3"])
     assert done.exit_code == 2
+    for size in ("nan", "inf", "1e400"):
+        command = ["quantize", str(source), str(tmp_path / "out"), "--to", "fp8", "--shard-gb", size]
+        done = CliRunner().invoke(app, command)
+        assert (done.exit_code, done.output) == (
+            1,
+            f"paceline quantize: --shard-gb {float(size)} is no size\n",
+        )
+
+
+def test_ctrl_c_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, out = save(tmp_path / "source", dense_tensors(2)), tmp_path / "out"
+
+    def interrupt(self: Tenths, done: int, total: int) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Tenths, "__call__", interrupt)
+        done = CliRunner().invoke(app, ["quantize", str(source), str(out), "--to", "fp8"])
+    assert done.exit_code == 130
+    assert done.output == "paceline quantize: interrupted; the same command continues where it stopped\n"
+    assert not list(out.rglob("*.part"))
+    assert CliRunner().invoke(app, ["quantize", str(source), str(out), "--to", "fp8"]).exit_code == 0
+    assert "model.layers.0.self_attn.q_proj.weight_scale_inv" in load(out)

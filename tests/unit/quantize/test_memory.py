@@ -21,6 +21,7 @@ def test_memory_is_bounded(options: Options, tmp_path: Path, monkeypatch: pytest
         "model.embed_tokens.weight": torch.ones_like(matrix),
     }
     source = save(tmp_path / "source", tensors)
+    (source / "recordings.zip").write_bytes(bytes(32_000_000))
     # Each thread holds a piece.
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
     tracemalloc.start()

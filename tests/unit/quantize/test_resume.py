@@ -158,6 +158,13 @@ def test_a_directory_of_something_else_is_left_alone(source: Path, tmp_path: Pat
     assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
 
 
+@pytest.mark.parametrize("below", ["", "/out"])
+def test_where_no_directory_can_be(below: str, source: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(Unavailable, match=r"file.* cannot be begun: .*Not a directory"):
+        quantize(source, Path(f"{tmp_path}/file{below}"), OPTIONS, ignore)
+
+
 def test_two_processes_do_not_write_the_same(source: Path, whole: dict[str, bytes]) -> None:
     out = source.with_name("whole")
     descriptor = os.open(out / ".quantize", os.O_RDONLY)
