@@ -22,7 +22,6 @@ from paceline.engine.torch.kernels.split_context.triton import (
     sequence_of,
 )
 
-_MOST_HEADS = 64
 _BLOCK = 32  # positions of an iteration
 
 
@@ -48,7 +47,7 @@ def mla_decode(
     assert latent.scales is None or latent.scales.stride(2) == 1
     assert latent.rope.stride(1) % 8 == 0
     assert selected is None or (selected.is_contiguous() and len(selected) == count)
-    block_heads = min(max(16, triton.next_power_of_2(heads)), _MOST_HEADS)
+    block_heads = _block_heads(heads, scaled=latent.scales is not None)
     head_blocks = triton.cdiv(heads, block_heads)
     blocks = count if rows.single else count + rows.sequences
     positions = page_table.shape[1] * PAGE_TOKENS if selected is None else selected.shape[1]
@@ -96,6 +95,14 @@ def mla_decode(
             **_shape(block_heads),
         )
     return out[0] if splits == 1 else combine(out, log_sums, q_content.dtype)
+
+
+def _block_heads(heads: int, *, scaled: bool) -> int:
+    """Heads of a program. 32 over latents with scales of their own would spill 472 bytes a thread; 64 take other
+    instructions, whose operands need no registers."""
+    if heads <= 16:
+        return 16
+    return 32 if heads <= 32 and not scaled else 64
 
 
 def _shape(block_heads: int) -> dict[str, int]:
@@ -185,13 +192,12 @@ def _attend(
 
     head = tl.program_id(1) * BLOCK_HEADS + tl.arange(0, BLOCK_HEADS)
     real = (head < HEADS)[:, None]
+    wide = head.to(tl.int64)[:, None]  # each head may lie behind all rows of the one before
     c = tl.arange(0, CONTENT)[None, :]
     r = tl.arange(0, ROPE)[None, :]
     n = tl.arange(0, BLOCK)
-    queries = tl.load(
-        q_content + row * q_content_row + head[:, None] * q_content_head + c, mask=real, other=0.0
-    )
-    rotated = tl.load(q_rope + row * q_rope_row + head[:, None] * q_rope_head + r, mask=real, other=0.0)
+    queries = tl.load(q_content + row * q_content_row + wide * q_content_head + c, mask=real, other=0.0)
+    rotated = tl.load(q_rope + row * q_rope_row + wide * q_rope_head + r, mask=real, other=0.0)
     top = tl.full((BLOCK_HEADS,), float("-inf"), tl.float32)
     total = tl.zeros((BLOCK_HEADS,), tl.float32)
     acc = tl.zeros((BLOCK_HEADS, CONTENT), tl.float32)
@@ -220,6 +226,10 @@ def _attend(
             page = tl.load(table + position // PAGE, mask=seen, other=0)
         page = page.to(tl.int64)
         token = position % PAGE
+        # Rotary keys first: to convert them beside the content takes 80 registers more than there are.
+        at = (page * rope_page + token * (rope_token_8 * 8))[:, None]
+        rotary = tl.load(rope + at + r, mask=seen[:, None], other=0.0).to(queries.dtype)
+        logits = tl.dot(rotated, tl.trans(rotary), input_precision="ieee")
         at = (page * content_page + token * content_token)[:, None]
         keys = tl.load(content + at + c, mask=seen[:, None], other=0.0)
         if scales is not None:
@@ -228,10 +238,7 @@ def _attend(
             grouped = tl.reshape(keys.to(tl.float32), (BLOCK, GROUPS, CONTENT // GROUPS)) * by[:, :, None]
             keys = tl.reshape(grouped, (BLOCK, CONTENT))
         keys = keys.to(queries.dtype)
-        at = (page * rope_page + token * (rope_token_8 * 8))[:, None]
-        rotary = tl.load(rope + at + r, mask=seen[:, None], other=0.0).to(queries.dtype)
-        logits = tl.dot(queries, tl.trans(keys), input_precision="ieee")
-        logits = tl.dot(rotated, tl.trans(rotary), logits, input_precision="ieee") * logit_scale
+        logits = tl.dot(queries, tl.trans(keys), logits, input_precision="ieee") * logit_scale
         logits = tl.where(seen[None, :], logits, float("-inf"))
         weights, keep, top, total = advance_softmax(logits, top, total)
         acc = acc * keep[:, None]
@@ -246,8 +253,11 @@ def _attend(
         tl.store(log_sums + line, log_sum, mask=head < HEADS)
 
 
-def _specialisation(heads: int, kv: str, rope: str, **optional: str) -> Specialisation:
+def _specialisation(
+    heads: int, kv: str, rope: str, single: bool = True, /, **optional: str
+) -> Specialisation:
     """Of DeepSeek's dimensions; `optional` gives the types of the pointers that may be None."""
+    block_heads = _block_heads(heads, scaled="scales" in optional)
     pointers = {
         **dict.fromkeys(("out", "log_sums"), "*fp32"),
         **dict.fromkeys(("q_content", "q_rope"), "*bf16"),
@@ -270,23 +280,28 @@ def _specialisation(heads: int, kv: str, rope: str, **optional: str) -> Speciali
         constants={
             **dict.fromkeys({"scales", "ancestors", "draft_base", "selected"} - optional.keys()),
             "HEADS": heads,
-            "BLOCK_HEADS": heads,
+            "BLOCK_HEADS": block_heads,
             "CONTENT": 512,
             "ROPE": 64,
             "GROUPS": 4 if "scales" in optional else 1,
             "PAGE": PAGE_TOKENS,
-            "SINGLE": True,
+            "SINGLE": single,
             "BLOCK": _BLOCK,
         },
-        **_shape(heads),
+        **_shape(block_heads),
     )
 
 
+_SCALES = {"scales": "*fp32"}
+_SELECTED = {"selected": "*i32"}
+_DRAFTS = {"ancestors": "*i64", "draft_base": "*i32"}
+
 AOT = (
-    _specialisation(16, "bf16", "bf16"),
-    _specialisation(32, "bf16", "bf16"),
-    _specialisation(16, "fp8e4nv", "fp8e4nv"),
-    _specialisation(16, "fp8e4nv", "bf16", scales="*fp32", selected="*i32"),
-    _specialisation(64, "bf16", "bf16"),
-    _specialisation(64, "fp8e4nv", "bf16", scales="*fp32", ancestors="*i64", draft_base="*i32"),
+    *(_specialisation(heads, "bf16", "bf16") for heads in (8, 32, 64)),
+    *(_specialisation(heads, "fp8e4nv", "fp8e4nv") for heads in (8, 32, 128)),
+    *(_specialisation(heads, "fp8e4nv", "bf16", **_SCALES) for heads in (16, 32, 128)),
+    _specialisation(8, "bf16", "bf16", False, **_SELECTED),
+    _specialisation(64, "fp8e4nv", "fp8e4nv", False, **_DRAFTS),
+    _specialisation(8, "fp8e4nv", "bf16", False, **_SCALES, **_SELECTED),
+    _specialisation(64, "fp8e4nv", "bf16", False, **_SCALES, **_SELECTED, **_DRAFTS),
 )
