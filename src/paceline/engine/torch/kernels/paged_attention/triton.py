@@ -85,22 +85,32 @@ def paged_attention(
             HEADS=heads,
             GROUP=group,
             DIM=dim,
-            BLOCK_DIM=triton.next_power_of_2(dim),
+            BLOCK_DIM=_block_dim(dim),
             LINES=lines,
             PAGE=PAGE_TOKENS,
             SINGLE=rows.single,
-            **_shape(lines, dim),
+            **_shape(lines, dim, key.values.itemsize),
         )
     return out[0] if splits == 1 else combine(out, log_sums, q.dtype)
 
 
-def _shape(lines: int, dim: int) -> dict[str, int]:
-    """Warps for an accumulator of lines x dim, and how far ahead pages are loaded.
+def _block_dim(dim: int) -> int:
+    """A tensor core takes no fewer than 16."""
+    power: int = triton.next_power_of_2(dim)
+    return max(16, power)
+
+
+def _shape(lines: int, dim: int, itemsize: int) -> dict[str, int]:
+    """Warps for an accumulator of lines x dim, and how far ahead pages are loaded, whose values have `itemsize` bytes.
 
     The compiler takes one stage for the page table; five leave two pages in flight, which decoding needs to keep the
-    memory busy, and three leave one, for which prompts have the arithmetic to wait.
+    memory busy, and three leave one, for which prompts have the arithmetic to wait. Two of the largest pages do not
+    fit into shared memory.
     """
-    return {"num_warps": 8 if lines * dim >= 128 * 128 else 4, "num_stages": 5 if lines == 16 else 3}
+    return {
+        "num_warps": 8 if (lines > 64 and dim > 64) or (lines > 16 and dim > 128) else 4,
+        "num_stages": 5 if lines == 16 and dim * itemsize <= 512 else 3,
+    }
 
 
 # Numbers and arrays that differ from step to step, for whose sizes and addresses nothing shall be compiled anew.
@@ -252,12 +262,12 @@ def _specialisation(lines: int, dim: int, kv: str, **optional: str) -> Specialis
             "HEADS": 32,
             "GROUP": 4,
             "DIM": dim,
-            "BLOCK_DIM": dim,
+            "BLOCK_DIM": _block_dim(dim),
             "LINES": lines,
             "PAGE": PAGE_TOKENS,
             "SINGLE": lines == 16,
         },
-        **_shape(lines, dim),
+        **_shape(lines, dim, 1 if kv == "fp8e4nv" else 2),
     )
 
 
@@ -265,11 +275,14 @@ _SCALES = {"key_scales": "*fp32", "value_scales": "*fp32"}
 _DRAFTS = {"ancestors": "*i64", "draft_base": "*i32"}
 
 AOT = (
-    _specialisation(16, 128, "bf16"),
-    _specialisation(16, 128, "fp8e4nv"),
+    *(_specialisation(16, dim, "bf16") for dim in (64, 128, 192, 256)),
+    *(_specialisation(16, dim, "fp8e4nv") for dim in (128, 256)),
     _specialisation(16, 64, "fp8e4nv", sinks="*fp32", **_SCALES),
+    _specialisation(16, 128, "fp8e4nv", **_SCALES, **_DRAFTS),
+    _specialisation(32, 256, "bf16", **_DRAFTS),
     _specialisation(64, 128, "bf16", **_DRAFTS),
-    _specialisation(128, 128, "bf16"),
-    _specialisation(128, 128, "fp8e4nv", **_SCALES),
-    _specialisation(64, 256, "bf16"),
+    *(_specialisation(64, dim, "bf16") for dim in (192, 256)),
+    _specialisation(64, 256, "fp8e4nv"),
+    *(_specialisation(128, dim, "bf16") for dim in (64, 128)),
+    *(_specialisation(128, dim, "fp8e4nv", **_SCALES) for dim in (64, 128)),
 )
