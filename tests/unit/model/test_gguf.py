@@ -115,6 +115,25 @@ def test_dequantizes_any_block_exactly(quant: str, tmp_path: Path) -> None:
     assert np.array_equal(tensor.float32(1, 3), expected[1:3])
 
 
+@pytest.mark.parametrize("quant", [*BLOCKS, "Q8_K"])
+def test_truncated_blocks(quant: str, tmp_path: Path) -> None:
+    """Each format has its own size: a byte less than it takes is seen, as are rows that are no blocks."""
+    width = BLOCKS[quant][0] if quant in BLOCKS else 292
+    file = write_blocks(tmp_path / "whole.gguf", quant, np.zeros((3, 2 * width), np.uint8))
+    _, values = file.tensor("t").shape
+    end = file.tensors["t"].start + 6 * width
+    content = (tmp_path / "whole.gguf").read_bytes()
+    (tmp_path / "full.gguf").write_bytes(content[:end])
+    assert GgufFile(tmp_path / "full.gguf").tensor("t").float32(0, 3).shape == (3, values)
+    (tmp_path / "cut.gguf").write_bytes(content[: end - 1])
+    with pytest.raises(InvalidRequest, match=r"cut\.gguf is truncated: tensor t ends behind the file"):
+        GgufFile(tmp_path / "cut.gguf").tensor("t")
+    longer = content.replace(values.to_bytes(8, "little"), (values + 1).to_bytes(8, "little"), 1)
+    (tmp_path / "longer.gguf").write_bytes(longer)
+    with pytest.raises(InvalidRequest, match=f"tensor t has rows of {values + 1}, no multiple of"):
+        GgufFile(tmp_path / "longer.gguf").tensor("t")
+
+
 def test_dequantizes_q8_k(tmp_path: Path) -> None:
     """The package cannot, but the format has only one scale; the sums at the end do not matter."""
     block = np.zeros(292, np.uint8)
