@@ -36,7 +36,8 @@ class ChatTemplate:
         try:
             self._default = environment.from_string(default)
             self._tool_use = environment.from_string(tool_use) if tool_use is not None else self._default
-        except jinja2.TemplateError as e:
+        except (jinja2.TemplateError, SyntaxError, RecursionError, ValueError) as e:
+            # All but the first come from too many blocks or parentheses in each other, or digits.
             raise InvalidRequest(f"the model's chat template is broken: {e}") from e
         self._special_tokens = dict(special_tokens)
 
@@ -89,7 +90,10 @@ def _from_directory(directory: Path) -> ChatTemplate:
     config = read_json(directory / "tokenizer_config.json")
     named = config.named_texts("chat_template", name="name", text="template")
     if (file := directory / "chat_template.jinja").is_file():
-        named["default"] = file.read_text(encoding="utf-8")
+        try:
+            named["default"] = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as e:
+            raise InvalidRequest(f"{file} cannot be read: {e}") from e
     if "default" not in named:
         raise config.refuse("there is no chat template")
     special = {name: config.token(name) for name in _GGUF_SPECIAL_TOKENS if name in config}

@@ -83,9 +83,18 @@ def test_reason_reaches_the_caller() -> None:
         template("{{ raise_exception('roles must alternate') }}").render(CHAT)
 
 
-def test_broken_templates_are_refused_at_once() -> None:
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% if %}",
+        "{% for a in b %}" * 30 + "{% endfor %}" * 30,
+        "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
+        "{{ " + "9" * 5000 + " }}",
+    ],
+)
+def test_broken_templates_are_refused_at_once(source: str) -> None:
     with pytest.raises(InvalidRequest, match="chat template is broken"):
-        template("{% if %}")
+        template(source)
 
 
 def load_hf(directory: Path, config: dict[str, Any]) -> ChatTemplate:
@@ -104,6 +113,9 @@ def test_directory(tmp_path: Path) -> None:
     assert (several.render([]), several.render([], tools=TOOLS)) == ("plain", "tools")
     (tmp_path / "chat_template.jinja").write_text("größer")
     assert load_hf(tmp_path, config).render([]) == "größer"
+    (tmp_path / "chat_template.jinja").write_bytes(b"\xff")
+    with pytest.raises(InvalidRequest, match=r"chat_template\.jinja cannot be read"):
+        load_hf(tmp_path, config)
 
 
 def test_gguf(tmp_path: Path) -> None:
