@@ -137,7 +137,11 @@ def main() -> None:
         """Seconds that a call may take."""
         return min(most, end + GRACE_S - time.monotonic())
 
-    roofs = process.call(find_roofs, timeout=CALL_S)
+    try:
+        roofs = process.call(find_roofs, timeout=CALL_S)
+    except FailedError as error:
+        print(f"bench.gpu cannot use this GPU: {error}", file=sys.stderr)
+        sys.exit(1)
     report.say(
         f"{torch.cuda.get_device_name()}: copies {roofs.bandwidth / 1e9:.0f} GB/s, multiplies bfloat16 at "
         f"{roofs.bf16 / 1e12:.0f} and e4m3 at {(roofs.fp8 or 0) / 1e12:.0f} TFLOP/s"

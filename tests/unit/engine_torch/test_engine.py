@@ -94,25 +94,6 @@ def test_reordered_weights_multiply_alike(dtype: torch.dtype, rows: int) -> None
     assert (found - expected).abs().max() <= expected.abs().max() * (1e-5 if dtype == torch.float32 else 1e-2)
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")
-def test_pages_stay_in_host_memory_when_the_weights_do_not(llama: Reference) -> None:
-    engine = open_engine("torch", llama.files, dtype="float32", kv_dtype="float32", device="cuda")
-    engine.load(lambda done, total: None)
-    pages = np.zeros((8, engine.layout.page_bytes), dtype=np.uint8)
-    engine.bind(pages)
-    prompts = [prompt(n, seed=n) for n in (30, 40, 100)]
-    table = [[1], [2], [3, 4]]
-    starts = [29, 39, 70]
-    engine.execute(make_step(*(Rows(t[:s], 0, p) for t, s, p in zip(prompts, starts, table, strict=True))))
-    found = engine.execute(
-        make_step(*(Rows(t[s:], s, p) for t, s, p in zip(prompts, starts, table, strict=True)))
-    )
-    expected = np.concatenate([llama.logits(t)[s:] for t, s in zip(prompts, starts, strict=True)])
-    assert np.abs(found - expected).max() <= 1e-3 * np.abs(expected).max()
-    assert pages[3].any()
-
-
 @pytest.mark.slow
 def test_smollm2_answers() -> None:
     """Through its own template and tokenizer, greedily."""

@@ -1,9 +1,11 @@
 """`bench.gpu` at the shapes of toys: kernels in the interpreter, a clock of the host, models on the CPU."""
 
+import json
 import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -112,6 +114,58 @@ def test_what_fails_is_reported_and_the_rest_goes_on() -> None:
     ]
     assert [result.error for result in report.results] == [0.0, 0.2]
     assert report.left_out == ["d"]
+
+
+class FakeProcess:
+    """Measures nothing; attention in one form has no GPU to run on, and SmolLM2 cannot be fetched."""
+
+    def call(self, function: Callable[..., object], *args: object, timeout: float) -> object:
+        assert 0 < timeout <= 120
+        if function is gpu.find_roofs:
+            return ROOFS
+        if function is gpu.run_model:
+            index, kv, _ = args
+            if index == 0:
+                raise FailedError("no network")
+            return [gpu_models.Speed(str(index), str(kv), "prefill", 1.0)]
+        index, quick, _ = args
+        assert isinstance(index, int)
+        case = list(gpu.kernel_cases(quick=bool(quick)))[index]
+        return Result(case.kernel, case.shape, 0.0, 0.1, 1.0, 1.0, 1.0, 0.5)
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("only", "code", "kernels", "models"),
+    [("", 1, 12, 4), ("mla", 0, 1, 0), ("models", 1, 0, 4), ("nothing", 1, 0, 0)],
+)
+def test_the_script(
+    only: str, code: int, kernels: int, models: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "toy")
+    monkeypatch.setattr(gpu, "Process", FakeProcess)
+    file = tmp_path / "rows.json"
+    monkeypatch.setattr("sys.argv", ["gpu", "--quick", "--only", only, "--json", str(file)])
+    with pytest.raises(SystemExit) as exit_:
+        gpu.main()
+    assert exit_.value.code == code
+    written = json.loads(file.read_text())
+    assert len({row["kernel"] for row in written["kernels"]}) == kernels
+    assert len(written["models"]) == models
+    assert written["left_out"] == []
+
+
+def test_without_a_gpu_the_script_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr("sys.argv", ["gpu"])
+    with pytest.raises(SystemExit) as exit_:
+        gpu.main()
+    assert exit_.value.code == 2
+    assert "this machine has none" in capsys.readouterr().err
 
 
 def test_roofs() -> None:
