@@ -211,7 +211,7 @@ def test_refusals(change: dict[str, Any], reason: str, tmp_path: Path) -> None:
 
 
 def test_experts_that_would_take_minutes_to_name(tmp_path: Path) -> None:
-    experts = {"num_experts": 200_000, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    experts: dict[str, Any] = {"num_experts": 200_000, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
     with pytest.raises(InvalidRequest, match=r"config\.json: 400000 experts in all layers are above"):
         hf(tmp_path, model_type="qwen3_moe", **experts)
 
