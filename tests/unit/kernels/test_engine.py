@@ -16,7 +16,7 @@ from paceline.engine.interface import Engine
 from paceline.engine.layout import KvDtype
 from paceline.engine.registry import open_engine
 from paceline.engine.step import Step
-from paceline.engine.torch import kernels
+from paceline.engine.torch import calibrate, kernels
 from paceline.engine.torch.attention import StepAttention
 from tests.unit.engine_torch.models import MODELS, SPARSE, Reference, save_model
 from tests.unit.engine_torch.steps import Rows, make_step
@@ -104,6 +104,7 @@ def test_pages_in_every_format(
 ) -> None:
     """What is written, and what is read, are those of plain PyTorch."""
     monkeypatch.setitem(MODELS, "wide latent", lambda: LATENT)
+    monkeypatch.setattr(calibrate, "_MAX_TOKENS", 8)  # which the interpreter runs too
     reference = save_model(name, tmp_path)
     plain, pages = start(reference, kv_dtype)
     prepared(plain)
