@@ -4,8 +4,9 @@
 of the converters that lose some of them (SmolLM splits digits one by one, of every script).
 """
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
+from paceline.model.bytelevel import AFTER_WORDS, split_by
 from paceline.model.fields import Fields
 from paceline.model.gguf import GgufFile
 
@@ -13,10 +14,7 @@ from paceline.model.gguf import GgufFile
 _CONTROL = 3
 _USER_DEFINED = 4
 
-_LLAMA3 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
+_LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|" + AFTER_WORDS
 _QWEN2 = _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
 
 
@@ -53,8 +51,7 @@ def _pre_tokenizer(pre: str, fields: Fields) -> pre_tokenizers.PreTokenizer:
         return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), gpt2])
     if pre not in ("llama-bpe", "qwen2"):
         raise fields.refuse(f"pre-tokenizer {pre!r} is none of default, gpt-2, llama-bpe, qwen2, smollm")
-    split = pre_tokenizers.Split(Regex(_LLAMA3 if pre == "llama-bpe" else _QWEN2), "isolated")
-    return pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    return split_by(_LLAMA3 if pre == "llama-bpe" else _QWEN2)
 
 
 def _add_tokens(tokenizer: Tokenizer, tokens: list[str], types: list[int]) -> None:

@@ -7,12 +7,14 @@ import tokenizers
 from tokenizers import normalizers
 
 from paceline.contracts.errors import InvalidRequest
-from paceline.model import bpe, config_gguf, config_hf
+from paceline.model import bpe, config_gguf, config_hf, tiktoken
+from paceline.model.bytelevel import ALPHABET
 from paceline.model.files import ModelFiles
 from paceline.model.gguf import GgufFile
 
 # Characters that NFC makes one of at most: a letter with three marks.
 _NFC_JOINS = 4
+_BYTES = {character: byte for byte, character in enumerate(ALPHABET)}
 
 
 class Tokenizer:
@@ -44,7 +46,7 @@ class Tokenizer:
         if files.kind == "gguf":
             file = GgufFile(files.path)
             return cls(bpe.from_gguf(file), config_gguf.eos_ids(file))
-        return cls(_from_json(files.path / "tokenizer.json"), config_hf.eos_ids(files.path))
+        return cls(_from_directory(files.path), config_hf.eos_ids(files.path))
 
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`, in which special tokens are recognised and to which none are added.
@@ -76,15 +78,18 @@ class Tokenizer:
         if (added := self._added.get(token)) is not None:
             return b"" if added.special else added.content.encode()
         text = self._tokenizer.id_to_token(token) if 0 <= token < 2**32 else None
-        return b"" if text is None else bytes(_ALPHABET[c] for c in text)
+        return b"" if text is None else bytes(_BYTES[c] for c in text)
 
     def _special_bytes(self, token: int) -> bytes:
         added = self._added.get(token)
         return added.content.encode() if added is not None else b""
 
 
-def _from_json(path: Path) -> tokenizers.Tokenizer:
+def _from_directory(directory: Path) -> tokenizers.Tokenizer:
+    path = directory / "tokenizer.json"
     if not path.is_file():
+        if (directory / tiktoken.FILE).is_file():
+            return tiktoken.read(directory)
         raise InvalidRequest(f"{path} is missing")
     try:
         return tokenizers.Tokenizer.from_file(str(path))
@@ -106,17 +111,3 @@ def _most_characters(tokenizer: tokenizers.Tokenizer) -> int | None:
     # A key of the vocabulary has one character for each byte, and no character has less than one.
     lengths = [len(key) for key in tokenizer.get_vocab(with_added_tokens=False)]
     return joined * max(*lengths, *(len(token.content) for token in added), 1)
-
-
-def _byte_alphabet() -> dict[str, int]:
-    """GPT-2's printable stand-in for each byte: itself where printable, else the next character from U+0100 on."""
-    printable = {
-        *range(ord("!"), ord("~") + 1),
-        *range(ord("¡"), ord("¬") + 1),
-        *range(ord("®"), ord("ÿ") + 1),
-    }
-    hidden = [b for b in range(256) if b not in printable]
-    return {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(hidden)}
-
-
-_ALPHABET = _byte_alphabet()
