@@ -44,8 +44,9 @@ TEXTS = [
     Path(__file__).read_text(encoding="utf-8"),
     "The quick brown Fox DOESN'T jump; we'Ve 1234567 reasons.\r\n\r\n\t\tdef camelCaseHTTPServer():  \n",
     "中文English混合\uff0c\uff12\uff10\uff12\uff14年\u3007々ア漢カナ漢字'S ⺀\u3021",
-    # A mark can be the sign before a word and a part of it.
-    "x'Sx \u0301A \u0301Ab e\u0301E' \u017f'\u017f '\u017f",
+    "x'Sx",
+    # A mark can be the sign before a word, and a part of it.
+    "\u0301A \u0301Ab e\u0301E' \u017f'\u017f '\u017f",
     "ǅungla ʰaʰ ß ᏣᎳᎩ ะไทย हिन्दी العربية ١٢٣٤ ½ Ⅷ",
     "zqzq azqzq zqzqZQ",
     " " * 700 + "=" * 300 + "\n" * 99 + " \u3000\u00a0\n \u2028x",
