@@ -1,3 +1,5 @@
+import math
+
 import torch
 
 from paceline.engine.torch.kernels.split_context import splits_of
@@ -23,3 +25,15 @@ def test_parts_count_by_their_share_of_the_softmax() -> None:
     assert out.shape == (3, 1, 5)
     # Shares of 1/3 and 2/3; of 1/6, 1/6 and 4/6; and of nothing.
     assert torch.allclose(out[:, 0, 0], torch.tensor([7.0, 137.0, 0.0]))
+
+
+def test_many_parts_are_those_of_one() -> None:
+    """More than are loaded together, and not a multiple of them."""
+    torch.manual_seed(0)
+    partial, log_sums = torch.randn(37, 2, 3, 20), 5 * torch.randn(37, 2, 3)
+    log_sums[5:30, 1] = -torch.inf
+    shares = (log_sums.double() * math.log(2)).softmax(0)
+    expected = (shares[..., None] * partial).sum(0)
+    torch.testing.assert_close(
+        combine(partial, log_sums, torch.float32).double(), expected, rtol=1e-5, atol=1e-6
+    )

@@ -6,6 +6,10 @@ import triton.language as tl
 from torch import Tensor
 
 from paceline.engine.torch.kernels.aot import Specialisation
+from paceline.engine.torch.kernels.split_context import MOST_SPLITS
+
+_MOST: int = triton.next_power_of_2(MOST_SPLITS)
+_STEP = 16
 
 
 def combine(partial: Tensor, log_sums: Tensor, dtype: torch.dtype) -> Tensor:
@@ -15,36 +19,43 @@ def combine(partial: Tensor, log_sums: Tensor, dtype: torch.dtype) -> Tensor:
     log_sums: float32 [splits, T, heads], contiguous, log2 of the split's softmax denominator; -inf where it saw nothing
     """
     splits, rows, heads, dim = partial.shape
+    assert splits <= _MOST
     assert partial.is_contiguous()
     assert log_sums.is_contiguous()
     out = torch.empty(rows, heads, dim, dtype=dtype, device=partial.device)
     if rows:
         _combine[(rows * heads,)](
-            out, partial, log_sums, splits, rows * heads, DIM=dim, BLOCK_DIM=triton.next_power_of_2(dim)
-        )
+            out, partial, log_sums, splits, rows * heads,
+            DIM=dim, BLOCK_DIM=triton.next_power_of_2(dim), MOST=_MOST, STEP=_STEP,
+        )  # fmt: skip
     return out
 
 
 @triton.jit(do_not_specialize=("splits", "lines"))
-def _combine(out, partial, log_sums, splits, lines, DIM: tl.constexpr, BLOCK_DIM: tl.constexpr):
-    line = tl.program_id(0)
-    d = tl.arange(0, BLOCK_DIM)
-    top = float("-inf")
-    for split in range(splits):
-        top = tl.maximum(top, tl.load(log_sums + split * lines + line))
+def _combine(
+    out, partial, log_sums, splits, lines,
+    DIM: tl.constexpr, BLOCK_DIM: tl.constexpr, MOST: tl.constexpr, STEP: tl.constexpr,
+):  # fmt: skip
+    """One line; STEP of at most MOST splits are loaded together, for one by one their latencies would add up."""
+    line = tl.program_id(0).to(tl.int64)
+    d = tl.arange(0, BLOCK_DIM)[None, :]
+    every = tl.arange(0, MOST)
+    top = tl.max(tl.load(log_sums + every.to(tl.int64) * lines + line, every < splits, float("-inf")), 0)
     # Where no split saw anything, every weight below becomes 0 instead of NaN.
     top = tl.where(top == float("-inf"), 0.0, top)
-    total = 0.0
-    acc = tl.zeros((BLOCK_DIM,), tl.float32)
-    at = line.to(tl.int64)
-    for _ in range(splits):
-        log_sum = tl.load(log_sums + at)
-        weight = tl.exp2(log_sum - top)
-        acc += weight * tl.load(partial + at * DIM + d, mask=d < DIM, other=0.0)
-        total += weight
-        at += lines
-    acc /= tl.where(total == 0, 1.0, total)
-    tl.store(out + line.to(tl.int64) * DIM + d, acc, mask=d < DIM)
+    total = tl.zeros((STEP,), tl.float32)
+    acc = tl.zeros((STEP, BLOCK_DIM), tl.float32)
+    for start in range(0, splits, STEP):
+        split = start + tl.arange(0, STEP)
+        at = split.to(tl.int64) * lines + line
+        weights = tl.exp2(tl.load(log_sums + at, split < splits, float("-inf")) - top)
+        acc += weights[:, None] * tl.load(
+            partial + at[:, None] * DIM + d, (split < splits)[:, None] & (d < DIM), 0.0
+        )
+        total += weights
+    whole = tl.sum(total, 0)
+    result = tl.sum(acc, 0)[None, :] / tl.where(whole == 0, 1.0, whole)
+    tl.store(out + line * DIM + d, result.to(out.dtype.element_ty), d < DIM)
 
 
 @triton.jit
@@ -96,7 +107,7 @@ AOT = tuple(
             "splits": "i32",
             "lines": "i32",
         },
-        constants={"DIM": dim, "BLOCK_DIM": dim},
+        constants={"DIM": dim, "BLOCK_DIM": dim, "MOST": _MOST, "STEP": _STEP},
     )
     for dim in (128, 512)
 )
