@@ -1,7 +1,7 @@
-"""Casts and arithmetic of narrow floats, which Triton 3.7's interpreter gets wrong, done by PyTorch.
+"""What Triton 3.7's interpreter gets wrong: casts and arithmetic of narrow floats, done by PyTorch, and NaN.
 
 Its casts to e4m3 and bfloat16 lose the carry of a rounding (124 becomes 64) or truncate, and it adds and multiplies the
-bits of bfloat16 as integers and has no constants of it.
+bits of bfloat16 as integers and has no constants of it. Of NaN and a number its minimum is NaN, a GPU's the number.
 """
 
 from typing import Any
@@ -54,7 +54,15 @@ def repair() -> None:
         bits = _convert(np.array([value], np.float32), tl.float32, tl.bfloat16, None)
         return interpreter.TensorHandle(bits, tl.bfloat16)
 
+    def min_number(self: Any, left: Any, right: Any) -> Any:
+        return self.binary_op(left, right, np.fmin)
+
+    def max_number(self: Any, left: Any, right: Any) -> Any:
+        return self.binary_op(left, right, np.fmax)
+
     interpreter._convert_float = _convert
     interpreter.InterpreterBuilder.create_dot = create_dot
     interpreter.InterpreterBuilder.binary_op = binary_op
     interpreter.InterpreterBuilder.get_bf16 = get_bf16
+    interpreter.InterpreterBuilder.create_minnumf = min_number
+    interpreter.InterpreterBuilder.create_maxnumf = max_number

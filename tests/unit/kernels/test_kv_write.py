@@ -61,6 +61,17 @@ def test_e4m3_is_rounded_to_nearest_even_and_clamped(version: ModuleType) -> Non
 
 
 @both
+@pytest.mark.parametrize("per_token", [False, True])
+def test_nan_is_stored_as_what_it_is(version: ModuleType, per_token: bool, x: Tensor) -> None:
+    """A row that went wrong must not come back as numbers that look right."""
+    plane = make_plane(E4M3, per_token=per_token)
+    x[0, 1, 5] = torch.nan
+    version.kv_write(x, plane, SLOTS)
+    assert rows_of(plane, SLOTS)[0, 1, 5].isnan()
+    assert not rows_of(plane, SLOTS)[1:].isnan().any()
+
+
+@both
 def test_a_scale_for_each_token_and_head_lets_the_largest_value_through(
     version: ModuleType, x: Tensor
 ) -> None:

@@ -110,7 +110,7 @@ def _write(
                 scales + page * scales_page + head * scales_head + token * scales_token, by, mask=head < HEADS
             )
             x = tl.div_rn(x, tl.broadcast_to(by[:, None], (BLOCK_HEADS, BLOCK_DIM)))
-        x = tl.minimum(tl.maximum(x, -LARGEST), LARGEST)
+        x = tl.clamp(x, -LARGEST, LARGEST, propagate_nan=tl.PropagateNan.ALL)
     at = values + page * values_page + head[:, None] * values_head + token * values_token + d[None, :]
     tl.store(at, x.to(values.dtype.element_ty), mask=inside)
 
