@@ -68,6 +68,16 @@ def test_triton_equals_naive(block: tuple[int, int], tokens: int, dtype: torch.d
     )
 
 
+def test_a_row_with_nan_stays_one() -> None:
+    weight, scales, _ = matrix((128, 128))
+    x = torch.randn(2, COLUMNS)
+    x[0, 300] = torch.nan
+    for version in (naive.fp8_linear_w8a8, triton.fp8_linear):
+        found = version(x, weight, scales, (128, 128))
+        assert found[0].isnan().all()
+        assert found[1].isfinite().all()
+
+
 def test_triton_splits_a_long_sum_and_rounds_as_naive_does() -> None:
     x = torch.randn(2, 2000)
     rounded, scales = naive.quantise(x)

@@ -5,6 +5,7 @@ import triton.language as tl
 
 # Two for each multiprocessor of an H100 or H200.
 _PROGRAMS = 264
+_ALL = 1 << 30
 
 
 @triton.jit
@@ -23,6 +24,12 @@ def tile_of(program, row_blocks, columns, BLOCK: tl.constexpr, GROUP: tl.constex
 def token_block(tokens: int) -> int:
     """How many rows of activations a program takes: as few as hold them all, up to 128."""
     return min(128, max(16, 1 << (tokens - 1).bit_length()))
+
+
+def shared_by(block: int, size: int) -> int:
+    """How many of `size` rows or groups share a scale, as kernels are told: one number wherever all of them do, so that
+    matrices of different sizes need not be compiled for apart."""
+    return block if block < size else _ALL
 
 
 def splits(tiles: int, steps: int) -> int:

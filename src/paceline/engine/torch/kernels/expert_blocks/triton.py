@@ -7,8 +7,10 @@ from torch import Tensor
 
 from paceline.engine.torch.kernels.aot import Specialisation
 
+_STEP = 1024  # pairs that a program looks at together
 
-@triton.jit
+
+@triton.jit(do_not_specialize=("pairs", "blocks"))
 def _align(
     ids,
     slots,
@@ -57,10 +59,9 @@ def align(expert_ids: Tensor, experts: int, tokens: int) -> tuple[Tensor, Tensor
     blocks = min(pairs, pairs // tokens + min(experts, pairs))
     slots = torch.empty(blocks * tokens, dtype=torch.int32, device=expert_ids.device)
     owners = torch.empty(blocks, dtype=torch.int32, device=expert_ids.device)
-    step = min(1024, triton.next_power_of_2(pairs))
     _align[(experts,)](
         expert_ids.contiguous(), slots, owners, pairs, experts, blocks,
-        TOKENS=tokens, EXPERTS=max(32, triton.next_power_of_2(experts)), STEP=step,
+        TOKENS=tokens, EXPERTS=max(32, triton.next_power_of_2(experts)), STEP=_STEP,
     )  # fmt: skip
     return slots, owners
 
@@ -70,6 +71,6 @@ AOT = (
         kernel=_align,
         signature={"ids": "*i64:16", "slots": "*i32:16", "owners": "*i32:16", "pairs": "i32", "experts": "i32:16",
                    "blocks": "i32"},
-        constants={"TOKENS": 16, "EXPERTS": 512, "STEP": 1024},
+        constants={"TOKENS": 16, "EXPERTS": 512, "STEP": _STEP},
     ),
 )  # fmt: skip

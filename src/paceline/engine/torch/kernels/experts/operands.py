@@ -7,6 +7,7 @@ from paceline.engine.torch.kernels.experts.formats import DenseExperts, Experts,
 from paceline.engine.torch.kernels.fp4_linear.experts import Fp4Experts
 from paceline.engine.torch.kernels.fp4_linear.triton import as_exponents
 from paceline.engine.torch.kernels.fp8_linear.naive import GROUP
+from paceline.engine.torch.kernels.tiles import shared_by
 
 
 def _tile(rows: int, columns: int, warps: int, stages: int) -> dict[str, int]:
@@ -60,10 +61,11 @@ def operands(matrix: Experts, dtype: torch.dtype) -> dict[str, object]:
             columns = weight.shape[2]
             group = (1, columns // scales.shape[2])
             assert columns % scales.shape[2] == 0 and factors.is_contiguous()
-        case Fp8Experts(weight, scales, group):
-            columns = weight.shape[2]
-            assert group[1] >= columns or group[1] % GROUP == 0
-            assert scales.shape[1:] == (-(-weight.shape[1] // group[0]), -(-columns // group[1]))
+        case Fp8Experts(weight, scales, block):
+            rows, columns = weight.shape[1:]
+            assert block[1] >= columns or block[1] % GROUP == 0
+            assert scales.shape[1:] == (-(-rows // block[0]), -(-columns // block[1]))
+            group = (shared_by(block[0], rows), shared_by(block[1], columns))
     assert weight.is_contiguous() and scales.is_contiguous()
     return {
         "weight": weight, "scales": scales, "zeros": scales if zeros is None else zeros,

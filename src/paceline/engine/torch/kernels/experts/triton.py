@@ -54,7 +54,11 @@ def _product(
     return acc
 
 
-@triton.jit
+# Numbers that differ from step to step, for whose sizes nothing shall be compiled anew.
+_STEP_NUMBERS = ("pairs", "blocks")
+
+
+@triton.jit(do_not_specialize=_STEP_NUMBERS)
 def _gate_up(
     x, x_scales, slots, owners, shares, out, weight, scales, zeros, factors, bias,
     pairs, per_token, inner, blocks, columns, scale_columns, weight_stride, scale_stride,
@@ -84,8 +88,8 @@ def _gate_up(
         acc += tl.load(bias + expert * 2 * inner + row, unit < inner, 0.0).to(tl.float32)[:, None]
     gate, up = tl.split(tl.permute(tl.reshape(acc, (ROWS // 2, 2, TOKENS)), (0, 2, 1)))
     if ACTIVATION == "gpt_oss":
-        gate = tl.minimum(gate, 7.0)
-        up = tl.minimum(tl.maximum(up, -7.0), 7.0)
+        gate = tl.minimum(gate, 7.0, propagate_nan=tl.PropagateNan.ALL)
+        up = tl.clamp(up, -7.0, 7.0, propagate_nan=tl.PropagateNan.ALL)
         acted = (up + 1.0) * gate * tl.sigmoid(1.702 * gate)
     else:
         acted = gate * tl.sigmoid(gate) * up
@@ -95,7 +99,7 @@ def _gate_up(
     tl.store(out + place, acted.to(out.dtype.element_ty), (unit < inner)[:, None] & (slot < pairs)[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_STEP_NUMBERS)
 def _down(
     x, x_scales, slots, owners, shares, out, weight, scales, zeros, factors, bias,
     pairs, rows, blocks, columns, scale_columns, weight_stride, scale_stride,
@@ -131,6 +135,8 @@ def experts(x: Tensor, expert_ids: Tensor, weights: Tensor, layer: ExpertLayer) 
     assert layer.gate_up.shape[2] == hidden and layer.down.shape == (count, hidden, inner)
     assert expert_ids.dtype == torch.int64 and weights.dtype == torch.float32
     assert expert_ids.shape == weights.shape == (tokens, per_token)
+    if not tokens:
+        return torch.empty_like(x)
     pairs = tokens * per_token
     block = min(token_block(triton.cdiv(pairs, count)), most_tokens(layer.gate_up), most_tokens(layer.down))
     slots, owners = align(expert_ids, count, block)

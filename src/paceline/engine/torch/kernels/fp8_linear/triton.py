@@ -11,10 +11,10 @@ from torch import Tensor
 
 from paceline.engine.torch.kernels.aot import Specialisation
 from paceline.engine.torch.kernels.fp8_linear.naive import E4M3_MAX, GROUP
-from paceline.engine.torch.kernels.tiles import splits, tile_of, token_block
+from paceline.engine.torch.kernels.tiles import shared_by, splits, tile_of, token_block
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("tokens",))
 def _quantise(
     x,
     rounded,
@@ -35,12 +35,12 @@ def _quantise(
     scale = tl.div_rn(tl.max(tl.abs(values), 1), MAX)
     scale = tl.where(scale == 0.0, 1.0, scale)
     values = tl.div_rn(values, tl.broadcast_to(scale[:, None], values.shape))
-    values = tl.minimum(tl.maximum(values, -MAX), MAX)
+    values = tl.clamp(values, -MAX, MAX, propagate_nan=tl.PropagateNan.ALL)
     tl.store(rounded + row * columns + column, values.to(tl.float8e4nv), column < columns)
     tl.store(scales + group * tokens + row, scale, group < groups)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("tokens", "part"))
 def _linear(
     x, x_scales, weight, scales, out, tokens, rows, columns, groups, scale_columns, part,
     BLOCK_ROWS: tl.constexpr, BLOCK_GROUPS: tl.constexpr, GROUP: tl.constexpr,
@@ -90,6 +90,8 @@ def fp8_linear(x: Tensor, weight: Tensor, scales: Tensor, block: tuple[int, int]
     assert block[1] >= columns or block[1] % GROUP == 0
     assert scales.shape == (triton.cdiv(rows, block[0]), triton.cdiv(columns, block[1]))
     assert scales.dtype == torch.float32 and scales.is_contiguous()
+    if not tokens:
+        return x.new_empty(0, rows)
     tile_tokens = token_block(tokens)
     tile = _TILES[tile_tokens]
     groups = triton.cdiv(columns, GROUP)
@@ -100,7 +102,8 @@ def fp8_linear(x: Tensor, weight: Tensor, scales: Tensor, block: tuple[int, int]
     out = x.new_empty(parts, tokens, rows, dtype=x.dtype if parts == 1 else torch.float32)
     _linear[(tiles, parts)](
         *quantise(x), weight, scales, out, tokens, rows, columns, groups, scales.shape[1], part,
-        BLOCK_ROWS=block[0], BLOCK_GROUPS=triton.cdiv(block[1], GROUP), GROUP=GROUP, TOKENS=tile_tokens, **tile,
+        BLOCK_ROWS=shared_by(block[0], rows), BLOCK_GROUPS=shared_by(triton.cdiv(block[1], GROUP), groups), GROUP=GROUP,
+        TOKENS=tile_tokens, **tile,
     )  # fmt: skip
     return out[0] if parts == 1 else out.sum(0).to(x.dtype)
 

@@ -95,7 +95,7 @@ def nibble_product(
     return acc
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("tokens",))
 def _linear(
     x, packed, scales, zeros, factors, out, tokens, rows, words, part,
     CODE: tl.constexpr, GROUP_WORDS: tl.constexpr, HAS_ZEROS: tl.constexpr,
@@ -135,6 +135,8 @@ def nibble_linear(
     assert columns == 8 * words
     assert scales.shape[0] == rows and words % scales.shape[1] == 0
     assert packed.dtype == torch.int32 and packed.is_contiguous() and scales.is_contiguous()
+    if not tokens:
+        return x.new_empty(0, rows)
     block = token_block(tokens)
     tile = _TILES[block]
     tiles = triton.cdiv(tokens, block) * triton.cdiv(rows, tile["ROWS"])
