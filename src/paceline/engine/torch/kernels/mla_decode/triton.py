@@ -297,11 +297,10 @@ _SELECTED = {"selected": "*i32"}
 _DRAFTS = {"ancestors": "*i64", "draft_base": "*i32"}
 
 AOT = (
-    *(_specialisation(heads, "bf16", "bf16") for heads in (8, 32, 64)),
-    *(_specialisation(heads, "fp8e4nv", "fp8e4nv") for heads in (8, 32, 128)),
-    *(_specialisation(heads, "fp8e4nv", "bf16", **_SCALES) for heads in (16, 32, 128)),
-    _specialisation(8, "bf16", "bf16", False, **_SELECTED),
-    _specialisation(64, "fp8e4nv", "fp8e4nv", False, **_DRAFTS),
+    *(_specialisation(heads, "bf16", "bf16") for heads in (8, 32)),
+    *(_specialisation(heads, "fp8e4nv", "fp8e4nv") for heads in (8, 128)),
+    _specialisation(32, "fp8e4nv", "bf16", **_SCALES),
+    _specialisation(64, "bf16", "bf16", False, **_DRAFTS),
     _specialisation(8, "fp8e4nv", "bf16", False, **_SCALES, **_SELECTED),
-    _specialisation(64, "fp8e4nv", "bf16", False, **_SCALES, **_SELECTED, **_DRAFTS),
+    _specialisation(128, "fp8e4nv", "bf16", False, **_SCALES, **_SELECTED, **_DRAFTS),
 )

@@ -275,14 +275,13 @@ _SCALES = {"key_scales": "*fp32", "value_scales": "*fp32"}
 _DRAFTS = {"ancestors": "*i64", "draft_base": "*i32"}
 
 AOT = (
-    *(_specialisation(16, dim, "bf16") for dim in (64, 128, 192, 256)),
-    *(_specialisation(16, dim, "fp8e4nv") for dim in (128, 256)),
+    *(_specialisation(16, dim, "bf16") for dim in (128, 192)),
     _specialisation(16, 64, "fp8e4nv", sinks="*fp32", **_SCALES),
-    _specialisation(16, 128, "fp8e4nv", **_SCALES, **_DRAFTS),
+    _specialisation(16, 256, "fp8e4nv"),
     _specialisation(32, 256, "bf16", **_DRAFTS),
     _specialisation(64, 128, "bf16", **_DRAFTS),
-    *(_specialisation(64, dim, "bf16") for dim in (192, 256)),
+    _specialisation(64, 192, "bf16"),
     _specialisation(64, 256, "fp8e4nv"),
-    *(_specialisation(128, dim, "bf16") for dim in (64, 128)),
+    _specialisation(128, 128, "bf16"),
     *(_specialisation(128, dim, "fp8e4nv", **_SCALES) for dim in (64, 128)),
 )
