@@ -6,7 +6,7 @@ from pathlib import Path
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
-from paceline.model.tokenizer import _byte_alphabet
+from paceline.model.bytelevel import ALPHABET
 
 EOS = 257
 VOCAB = 258
@@ -30,7 +30,9 @@ def write_model(directory: Path, tokenizer: tokenizers.Tokenizer | None = None) 
 
 def byte_tokenizer() -> tokenizers.Tokenizer:
     """Token ids are bytes."""
-    tokenizer = tokenizers.Tokenizer(models.BPE(vocab=dict(_byte_alphabet()), merges=[]))
+    tokenizer = tokenizers.Tokenizer(
+        models.BPE(vocab={c: byte for byte, c in enumerate(ALPHABET)}, merges=[])
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(["<|im_start|>", "<|im_end|>"])

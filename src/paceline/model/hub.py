@@ -14,7 +14,9 @@ from paceline.model.wheel import Progress
 _FILES = [
     "config.json",
     "generation_config.json",
+    "hf_quant_config.json",
     "tokenizer.json",
+    "tiktoken.model",
     "tokenizer_config.json",
     "chat_template.jinja",
     "*.safetensors",

@@ -77,7 +77,7 @@ class Tokenizer:
         if (added := self._added.get(token)) is not None:
             return b"" if added.special else added.content.encode()
         text = self._tokenizer.id_to_token(token) if 0 <= token < 2**32 else None
-        return b"" if text is None else bytes(_ALPHABET[c] for c in text)
+        return b"" if text is None else bytes(_BYTES[c] for c in text)
 
     def _special_bytes(self, token: int) -> bytes:
         added = self._added.get(token)
@@ -112,9 +112,5 @@ def _most_characters(tokenizer: tokenizers.Tokenizer) -> int | None:
     return joined * max(*lengths, *(len(token.content) for token in added), 1)
 
 
-def _byte_alphabet() -> dict[str, int]:
-    """The byte that each character of the byte-level alphabet stands for."""
-    return {character: byte for byte, character in enumerate(ALPHABET)}
-
-
-_ALPHABET = _byte_alphabet()
+# The byte that each character of the byte-level alphabet stands for.
+_BYTES = {character: byte for byte, character in enumerate(ALPHABET)}
