@@ -34,12 +34,12 @@ def make_latent(pages: int, kind: str) -> LatentView:
 class Case:
     """Random queries and latents of a batch, and what attention over them is, in float64."""
 
-    def __init__(self, batch: Batch, kind: str = "float32") -> None:
+    def __init__(self, batch: Batch, kind: str = "float32", heads: int = HEADS) -> None:
         self.batch = batch
         slots = batch.slots()
         rows = sum(batch.counts)
-        self.q_content = torch.randn(rows, HEADS, CONTENT)
-        self.q_rope = torch.randn(rows, HEADS, ROPE + 4)[:, :, 4:]
+        self.q_content = torch.randn(rows, heads, CONTENT)
+        self.q_rope = torch.randn(rows, heads, ROPE + 4)[:, :, 4:]
         self.latent = make_latent(batch.pages, kind)
         latent_write(torch.randn(len(slots), CONTENT), torch.randn(len(slots), ROPE), self.latent, slots)
         page, offset = slots // PAGE_TOKENS, slots % PAGE_TOKENS
@@ -91,6 +91,12 @@ def test_several_rows_and_drafts_in_one_step(attend: Attention) -> None:
     batch = Batch.make((5, 100), (1, 30), (4, 66))
     Case(batch).check(attend, batch.causal())
     Case(batch).check(attend, with_drafts(batch, [[-1, 0, 0, 2], [], [-1, -1, 1]]))
+
+
+@pytest.mark.parametrize(("kind", "heads"), [("float32", 20), ("rows", 20), ("rows", 70)])
+def test_heads_in_programs_that_they_do_not_fill(kind: str, heads: int) -> None:
+    batch = Batch.make((2, 70))
+    Case(batch, kind, heads).check(triton.mla_decode, batch.causal())
 
 
 @both

@@ -22,15 +22,17 @@ both = pytest.mark.parametrize(
 class Case:
     """Random queries, keys and values of a batch, and what attention over them is, in float64."""
 
-    def __init__(self, batch: Batch, dtype: torch.dtype = torch.float32, *, per_token: bool = False) -> None:
+    def __init__(
+        self, batch: Batch, dtype: torch.dtype = torch.float32, *, per_token: bool = False, dim: int = DIM
+    ) -> None:
         self.batch = batch
         slots = batch.slots()
         n = len(slots)
-        self.q = torch.randn(sum(batch.counts), HEADS + 1, DIM)[:, 1:]
+        self.q = torch.randn(sum(batch.counts), HEADS + 1, dim)[:, 1:]
         # The planes of a pool lie in pages with others: keys and values of this layer behind those of one more.
-        pool = torch.full((batch.pages, 2 * KV_HEADS + 1, PAGE_TOKENS, DIM), torch.nan).to(dtype)
+        pool = torch.full((batch.pages, 2 * KV_HEADS + 1, PAGE_TOKENS, dim), torch.nan).to(dtype)
         scales = torch.full((batch.pages, 2 * KV_HEADS, PAGE_TOKENS), torch.nan)
-        stored = torch.randn(n, 2 * KV_HEADS, DIM).to(dtype)
+        stored = torch.randn(n, 2 * KV_HEADS, dim).to(dtype)
         per_row = torch.rand(n, 2 * KV_HEADS) + 0.5
         fill(stored, slots, pool[:, 1:])
         fill(per_row[:, :, None], slots, scales[..., None])
@@ -72,6 +74,12 @@ def test_decoding_a_batch_of_mixed_lengths(attend: Attention, dtype: torch.dtype
 def test_prompts_chunks_and_decoding_rows_in_one_step(attend: Attention) -> None:
     batch = Batch.make((70, 70), (0, 10), (1, 130), (20, 90), (2, 3))
     Case(batch).check(attend, batch.causal())
+
+
+@pytest.mark.parametrize("dim", [8, 24])
+def test_heads_that_no_tensor_core_takes_as_they_are(dim: int) -> None:
+    batch = Batch.make((3, 70), (1, 200))
+    Case(batch, dim=dim).check(triton.paged_attention, batch.causal())
 
 
 @both
