@@ -1,4 +1,4 @@
-"""A kernel that is compiled anew for the size of a step keeps requests waiting for a second."""
+"""A kernel that is compiled anew for the size of a step, or a launcher that waits for a value, keeps requests waiting."""
 
 import json
 
@@ -8,7 +8,7 @@ from tests.unit.kernels.process import run_compiling
 
 
 @pytest.mark.timeout(120)
-def test_steps_of_all_sizes_ask_for_few_variants() -> None:
+def test_steps_of_all_sizes_ask_for_few_variants_and_for_no_value() -> None:
     found = json.loads(run_compiling("tests.unit.kernels.variants"))
     assert found == {
         # A tile for up to 16, 32, 64 and 128 rows, whatever the matrix; experts of e4m3 have none for 128.

@@ -1,5 +1,6 @@
 """How often each kernel would be compiled while steps of all sizes run: what launches ask for, without a GPU.
 
+Tensors have addresses but no values here, so that a launcher that waits for a value of the GPU fails.
 Prints a JSON object of kernels. TRITON_INTERPRET must not be set in that process.
 """
 
@@ -99,6 +100,7 @@ def rowwise(x: Tensor) -> None:
 
 def main() -> None:
     JITFunction.run = record
+    torch.set_default_device("meta")
     for size in SIZES:
         x = torch.zeros(size, 512).to(BF16)
         products(x)
