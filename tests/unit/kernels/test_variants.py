@@ -1,4 +1,4 @@
-"""A kernel that is compiled anew for the size of a step, or a launcher that waits for a value, keeps requests waiting."""
+"""A kernel that is compiled anew for the size of a step, or a launcher that waits for a value, delays every request."""
 
 import json
 
