@@ -10,11 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from paceline.engine.torch import kernels
 from paceline.engine.torch.kernels.experts import DenseExperts, ExpertLayer, Fp8Experts, Int4Experts, experts
 from paceline.engine.torch.kernels.fp4_linear.experts import Fp4Experts
 from paceline.engine.torch.linear import Linear, Map
 from paceline.engine.torch.matrix import Fp4, Fp8, Int4, Joined
-from paceline.engine.torch.stored_matrix import read_matrix, stack_experts
+from paceline.engine.torch.stored_matrix import keep_precision, read_matrix, stack_experts
 from paceline.model import floats
 from paceline.model.quantized.fp4 import Fp4Matrix
 from paceline.model.quantized.fp8 import Fp8Matrix
@@ -94,8 +95,6 @@ ORDER = np.random.default_rng(1).permutation(IN)
 @pytest.mark.parametrize(
     ("parts", "kind"),
     [
-        ([dense(24)], Linear),
-        ([dense(24), dense(8)], Linear),
         ([int4(24)], Int4),
         ([int4(24), int4(5), int4(8)], Int4),
         ([int4(24, symmetric=False), int4(8)], Int4),
@@ -112,7 +111,7 @@ ORDER = np.random.default_rng(1).permutation(IN)
 @pytest.mark.parametrize("biased", [False, True])
 def test_parts_of_one_format_are_one_matrix(parts: list[StoredMatrix], kind: type[Map], biased: bool) -> None:
     bias = torch.from_numpy(normal(sum(p.shape[0] for p in parts))) if biased else None
-    found = read_matrix(parts, torch.float32, CPU, bias)
+    found = keep_precision(parts, torch.float32, CPU, bias)
     assert isinstance(found, kind) or biased
     assert_multiplies(found, parts, bias)
 
@@ -131,23 +130,48 @@ def test_parts_of_one_format_are_one_matrix(parts: list[StoredMatrix], kind: typ
 def test_parts_of_several_formats_are_joined_by_their_results(
     parts: list[StoredMatrix], maps: int, biased: bool
 ) -> None:
-    found = read_matrix(parts, torch.float32, CPU)
+    found = keep_precision(parts, torch.float32, CPU)
     assert isinstance(found, Joined)
     assert len(found.maps) == maps
     bias = torch.from_numpy(normal(sum(p.shape[0] for p in parts))) if biased else None
-    assert_multiplies(read_matrix(parts, torch.float32, CPU, bias), parts, bias)
+    assert_multiplies(keep_precision(parts, torch.float32, CPU, bias), parts, bias)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [dense(24)],
+        [dense(24), dense(8)],
+        [dense(8), int4(16), int4(8, group=64, symmetric=False)],
+        [gptq(8, ORDER), gptq(8, ORDER[::-1].copy()), int4(8)],
+        [fp8(16, (16, 32)), fp8(20, (16, 48)), fp8(8, (1, IN))],
+        [fp4(8), fp4(8, "F8_E8M0")],
+    ],
+)
+@pytest.mark.parametrize("biased", [False, True])
+def test_a_cpu_multiplies_by_one_plain_matrix(parts: list[StoredMatrix], biased: bool) -> None:
+    bias = torch.from_numpy(normal(sum(p.shape[0] for p in parts))) if biased else None
+    found = read_matrix(parts, torch.float32, CPU, bias)
+    assert isinstance(found, Linear)
+    assert_multiplies(found, parts, bias)
+
+
+def test_kernels_multiply_by_weights_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "triton_runs", lambda device: True)
+    assert isinstance(read_matrix([int4(24), int4(8)], torch.float32, CPU), Int4)
+    assert isinstance(read_matrix([dense(24), dense(8)], torch.float32, CPU), Linear)
 
 
 def test_weights_keep_their_size() -> None:
     """Four bits stay four bits, scales keep their type, and zeros exist only where some matrix has them."""
-    found = read_matrix([int4(24), int4(8)], torch.float32, CPU)
+    found = keep_precision([int4(24), int4(8)], torch.float32, CPU)
     assert isinstance(found, Int4)
     assert (found.packed.dtype, found.packed.shape) == (torch.int32, (32, IN // 8))
     assert (found.scales.dtype, found.zeros, found.columns) == (torch.bfloat16, None, None)
-    eight = read_matrix([fp8(32, (16, 32)), fp8(8, (16, 32))], torch.float32, CPU)
+    eight = keep_precision([fp8(32, (16, 32)), fp8(8, (16, 32))], torch.float32, CPU)
     assert isinstance(eight, Fp8)
     assert (eight.weight.dtype, eight.scales.shape, eight.block) == (torch.float8_e4m3fn, (3, 2), (16, 32))
-    four = read_matrix([fp4(24)], torch.float32, CPU)
+    four = keep_precision([fp4(24)], torch.float32, CPU)
     assert isinstance(four, Fp4)
     assert (four.codes.dtype, four.codes.shape, four.scales.dtype) == (
         torch.uint8,
@@ -159,10 +183,10 @@ def test_weights_keep_their_size() -> None:
 def test_products_are_made_in_the_type_of_the_input() -> None:
     x = torch.from_numpy(normal(3, IN)).bfloat16()
     for parts in ([int4(16)], [fp8(16, (16, 32))], [fp4(16)]):
-        found = read_matrix(parts, torch.bfloat16, CPU)(x)
-        assert found.dtype == torch.bfloat16
         expected = torch.nn.functional.linear(x, values(parts).bfloat16())
-        assert torch.equal(found, expected)
+        assert torch.equal(keep_precision(parts, torch.bfloat16, CPU)(x), expected)
+        plain = read_matrix(parts, torch.bfloat16, CPU)(x)
+        torch.testing.assert_close(plain, expected, rtol=2**-7, atol=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -184,9 +208,8 @@ def test_experts_are_stacked(make: Callable[[int], StoredMatrix], kind: type) ->
     assert isinstance(stacked, kind)
     assert stacked.shape == (3, 64, IN)
     for expert, pair in enumerate(parts):
-        torch.testing.assert_close(
-            stacked.dequantised(expert, torch.float32), values(pair), rtol=1e-6, atol=0
-        )
+        found = stacked.product(torch.eye(IN), expert).T
+        torch.testing.assert_close(found, values(pair), rtol=1e-6, atol=0)
 
 
 def test_a_layer_of_int4_experts_computes() -> None:

@@ -1,4 +1,4 @@
-"""Linear maps in the precision of their files: weights stay as they are, and the kernels multiply by them."""
+"""Linear maps in the precision of their files, as a GPU has them: the kernels multiply by weights as they are."""
 
 from dataclasses import dataclass
 

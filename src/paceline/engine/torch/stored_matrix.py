@@ -1,4 +1,4 @@
-"""Stored matrices become linear maps and stacked experts, in the precision of their files."""
+"""Stored matrices become linear maps and stacked experts, in the precision that is multiplied fastest."""
 
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from paceline.engine.support import precision
-from paceline.engine.torch import gather
+from paceline.engine.torch import gather, kernels
 from paceline.engine.torch.kernels.experts import DenseExperts, Experts, Fp8Experts, Int4Experts
 from paceline.engine.torch.kernels.fp4_linear.experts import Fp4Experts
 from paceline.engine.torch.linear import Linear, Map
@@ -29,11 +29,22 @@ def read_matrix(
 ) -> Map:
     """The map whose results are those of `parts`, one behind the other, plus `bias` [sum of out].
 
-    Quantised weights are kept as they are; those in floating point, and those of GGUF, become `dtype`. Parts of one
-    format make one matrix. `bias` is on `device` already.
+    Where kernels run, quantised weights are kept as they are. Elsewhere all become `dtype`, as those in floating point
+    and those of GGUF do everywhere: to expand them in every step takes longer (docs/decisions/0013). `bias` is on
+    `device` already.
     """
-    if plain := _floating(parts):
-        return Linear(gather.dense(plain, dtype).to(device), bias)
+    if not kernels.triton_runs(device) or _floating(parts):
+        return Linear(gather.dense(parts, dtype).to(device), bias)
+    return keep_precision(parts, dtype, device, bias)
+
+
+def keep_precision(
+    parts: Sequence[Stored],
+    dtype: torch.dtype,
+    device: torch.device,
+    bias: Tensor | None = None,
+) -> Map:
+    """The same for quantised weights, which are kept as they are. Parts of one format make one matrix."""
     maps = [_read(run, dtype, device) for run in _runs(parts)]
     joined = maps[0] if len(maps) == 1 else Joined(tuple(maps))
     return joined if bias is None else Biased(joined, bias)

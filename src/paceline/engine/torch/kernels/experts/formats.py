@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from torch import Tensor
+from torch.nn.functional import linear
 
 from paceline.engine.torch.kernels.fp4_linear.experts import Fp4Experts
 from paceline.engine.torch.kernels.fp8_linear import naive as fp8
@@ -25,9 +25,9 @@ class DenseExperts:
         experts, rows, columns = self.weight.shape
         return experts, rows, columns
 
-    def dequantised(self, expert: int, dtype: torch.dtype) -> Tensor:
-        """[out, in]"""
-        return self.weight[expert].to(dtype)
+    def product(self, x: Tensor, expert: int) -> Tensor:
+        """x [rows, in] -> [rows, out] by the matrix of `expert`"""
+        return linear(x, self.weight[expert])
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +49,10 @@ class Int4Experts:
         experts, rows, words = self.packed.shape
         return experts, rows, 8 * words
 
-    def dequantised(self, expert: int, dtype: torch.dtype) -> Tensor:
-        """[out, in]"""
+    def product(self, x: Tensor, expert: int) -> Tensor:
+        """x [rows, in] -> [rows, out] by the matrix of `expert`"""
         zeros = None if self.zeros is None else self.zeros[expert]
-        return int4.dequantise(self.packed[expert], self.scales[expert], zeros, dtype)
+        return int4.w4a16_linear(x, self.packed[expert], self.scales[expert], zeros)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +73,9 @@ class Fp8Experts:
         experts, rows, columns = self.weight.shape
         return experts, rows, columns
 
-    def dequantised(self, expert: int, dtype: torch.dtype) -> Tensor:
-        """[out, in]"""
-        return fp8.dequantise(self.weight[expert], self.scales[expert], self.block, dtype)
+    def product(self, x: Tensor, expert: int) -> Tensor:
+        """x [rows, in] -> [rows, out] by the matrix of `expert`"""
+        return fp8.fp8_linear(x, self.weight[expert], self.scales[expert], self.block)
 
 
 Experts = DenseExperts | Int4Experts | Fp8Experts | Fp4Experts

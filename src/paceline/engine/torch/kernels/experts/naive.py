@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear, silu
+from torch.nn.functional import silu
 
 from paceline.engine.torch.kernels.experts.formats import Activation, ExpertLayer, Experts, Fp8Experts
 from paceline.engine.torch.kernels.fp8_linear import naive as fp8
@@ -49,7 +49,7 @@ def _experts(
 
 
 def _multiply(x: Tensor, matrix: Experts, expert: int) -> Tensor:
-    return linear(x, matrix.dequantised(expert, x.dtype))
+    return matrix.product(x, expert)
 
 
 def _multiply_w8a8(x: Tensor, matrix: Experts, expert: int) -> Tensor:

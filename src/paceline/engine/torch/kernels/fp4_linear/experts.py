@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from paceline.engine.torch.kernels.fp4_linear import naive
@@ -27,6 +26,6 @@ class Fp4Experts:
         experts, rows, octets = self.codes.shape
         return experts, rows, 2 * octets
 
-    def dequantised(self, expert: int, dtype: torch.dtype) -> Tensor:
-        """[out, in]"""
-        return naive.dequantise(self.codes[expert], self.scales[expert], self.factors[expert], dtype)
+    def product(self, x: Tensor, expert: int) -> Tensor:
+        """x [rows, in] -> [rows, out] by the matrix of `expert`"""
+        return naive.fp4_linear(x, self.codes[expert], self.scales[expert], self.factors[expert])

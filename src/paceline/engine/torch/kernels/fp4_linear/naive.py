@@ -1,10 +1,11 @@
-"""4-bit floats in plain PyTorch: the reference, and what a CPU runs."""
+"""4-bit floats in plain PyTorch: the reference, and what experts run on a CPU."""
 
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
 from paceline.engine.torch.kernels.blocks import row_blocks
+from paceline.engine.torch.kernels.octets import decode_float8, decode_halves
 
 _POSITIVE = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
@@ -12,10 +13,9 @@ _POSITIVE = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 def dequantise(codes: Tensor, scales: Tensor, factors: Tensor, dtype: torch.dtype) -> Tensor:
     """uint8 [rows, in/2] -> [rows, in], made in float32 and rounded once to `dtype`."""
     rows, groups = scales.shape
-    table = torch.tensor((*_POSITIVE, *(-v for v in _POSITIVE)), device=codes.device)
-    halves = torch.stack((codes & 15, codes >> 4), -1).view(rows, groups, -1)
-    weight = table[halves.int()]
-    weight *= (scales.float() * factors[:, None])[..., None]
+    values = torch.tensor((*_POSITIVE, *(-v for v in _POSITIVE)), device=codes.device)
+    weight = decode_halves(codes, values).view(rows, groups, -1)
+    weight *= (decode_float8(scales) * factors[:, None])[..., None]
     return weight.view(rows, -1).to(dtype)
 
 

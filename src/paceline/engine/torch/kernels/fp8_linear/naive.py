@@ -1,10 +1,11 @@
-"""e4m3 in plain PyTorch: with the activations as they are, which a CPU runs, and rounded too, as a GPU does."""
+"""e4m3 in plain PyTorch: with the activations as they are, as experts on a CPU, and rounded too, as a GPU does."""
 
 import torch
 from torch import Tensor
 from torch.nn.functional import linear, pad
 
 from paceline.engine.torch.kernels.blocks import row_blocks
+from paceline.engine.torch.kernels.octets import decode_float8
 
 GROUP = 128  # activations of a token that share a scale
 E4M3_MAX = 448.0
@@ -20,7 +21,7 @@ def dequantise(
     rows, columns = weight.shape
     used = torch.arange(first, first + rows, device=weight.device) // block[0]
     spread = scales[used].repeat_interleave(block[1], 1)[:, :columns]
-    return weight.float().mul_(spread).to(dtype)
+    return decode_float8(weight).mul_(spread).to(dtype)
 
 
 def fp8_linear(x: Tensor, weight: Tensor, scales: Tensor, block: tuple[int, int]) -> Tensor:

@@ -1,4 +1,4 @@
-"""4-bit integers in plain PyTorch: the reference, and what a CPU runs."""
+"""4-bit integers in plain PyTorch: the reference, and what experts run on a CPU."""
 
 import torch
 from torch import Tensor
