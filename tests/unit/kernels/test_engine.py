@@ -18,6 +18,7 @@ from paceline.engine.registry import open_engine
 from paceline.engine.step import Step
 from paceline.engine.torch import calibrate, kernels
 from paceline.engine.torch.attention import StepAttention
+from paceline.engine.torch.kernel_attention import KernelAttention
 from tests.unit.engine_torch.models import MODELS, SPARSE, Reference, save_model
 from tests.unit.engine_torch.steps import Rows, make_step
 from tests.unit.engine_torch.test_parity import assert_same, prompt
@@ -138,3 +139,15 @@ def test_tokens_are_drawn_where_the_logits_are(tmp_path: Path, monkeypatch: pyte
             assert found == sampling.sample(logits[row], wish, row, None)
     everything = [wish or wishes[0] for wish in wishes]
     assert all(isinstance(found, int) for found in engine.sample(step, everything))
+
+
+def test_more_drafts_than_the_kernels_take_are_attended_without_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reference = save_model("llama", tmp_path)
+    monkeypatch.setattr(kernels, "triton_runs", lambda device: True)
+    monkeypatch.setattr(KernelAttention, "grouped", None)
+    engine, _ = start(reference, "float32")
+    tokens = prompt(65)
+    found = engine.execute(make_step(Rows(tokens, 0, [1, 2], range(-1, 64), range(65))))
+    assert_same(found, reference.logits(tokens))
