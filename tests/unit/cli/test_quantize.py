@@ -53,9 +53,14 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     def interrupt(self: Tenths, done: int, total: int) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Tenths, "__call__", interrupt)
-        done = CliRunner().invoke(app, ["quantize", str(source), str(out), "--to", "fp8"])
+    # A shell starts jobs in the background with the signal ignored, and tests may be one.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(Tenths, "__call__", interrupt)
+            done = CliRunner().invoke(app, ["quantize", str(source), str(out), "--to", "fp8"])
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert done.exit_code == 130
     assert done.output == "paceline quantize: interrupted; the same command continues where it stopped\n"
     assert not list(out.rglob("*.part"))
