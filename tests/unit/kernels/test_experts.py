@@ -1,5 +1,7 @@
 """Expert layers against a loop over tokens and choices in float64, then the kernel against the plain form."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -154,6 +156,14 @@ def test_triton_equals_naive_for_gpt_oss_and_scaled_inputs(form: str, scale_inpu
     x, (ids, weights) = 3 * torch.randn(6, 64), routing(6, 2)
     expected = naive.experts_w8a8(x, ids, weights, layer)
     torch.testing.assert_close(triton.experts(x, ids, weights, layer), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("version", [naive.experts, triton.experts], ids=["naive", "triton"])
+def test_a_row_with_nan_stays_one_though_gpt_oss_clamps(version: Callable[..., Tensor]) -> None:
+    layer = layer_of("dense", 64, 32, "gpt_oss", biases=True)
+    x, (ids, weights) = torch.randn(6, 64), routing(6, 2)
+    x[4, 7] = torch.nan
+    assert version(x, ids, weights, layer).isnan().any(1).tolist() == [t == 4 for t in range(6)]
 
 
 def test_blocks_belong_to_one_expert_and_hold_its_pairs_in_order() -> None:

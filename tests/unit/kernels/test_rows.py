@@ -1,4 +1,3 @@
-
 from tests.unit.kernels.pages import Batch, with_drafts
 
 
