@@ -18,6 +18,8 @@ from paceline.model.files import ModelFiles, locate
 from paceline.model.pull import ensure_default
 from paceline.model.template import ChatTemplate
 from paceline.model.tokenizer import Tokenizer
+from paceline.quantize.options import Options
+from paceline.quantize.run import quantize
 from tests.unit.engine_torch.models import VOCAB, Reference, save_model, start_engine
 from tests.unit.engine_torch.steps import Rows, make_step
 from tests.unit.engine_torch.test_parity import prompt
@@ -155,3 +157,18 @@ def fp8_scales(files: ModelFiles) -> tuple[float, ...]:
     engine = open_engine("torch", files, dtype="float32", kv_dtype="fp8_e4m3")
     engine.load(lambda done, total: None)
     return engine.profile.scales
+
+
+def test_fp8_needs_a_gpu_that_has_it(
+    llama: Reference, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    with pytest.raises(InvalidRequest, match=r"cuda:0: FP8 needs a GPU of compute capability 8\.9"):
+        open_engine("torch", llama.files, kv_dtype="fp8_e4m3", device="cuda")
+    quantize(llama.directory, tmp_path / "fp8", Options("fp8"), lambda done, total: None)
+    engine = open_engine("torch", locate(str(tmp_path / "fp8")), device="cuda")
+    with pytest.raises(InvalidRequest, match="FP8 needs a GPU"):
+        engine.load(lambda done, total: None)

@@ -33,6 +33,7 @@ from paceline.engine.torch.views import Views, kernels_fit
 from paceline.model.config import read_config
 from paceline.model.files import ModelFiles
 from paceline.model.fingerprint import fingerprint
+from paceline.model.quantized.fp8 import Fp8Matrix
 from paceline.model.weights import Stored, open_weights
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -54,7 +55,9 @@ class TorchEngine:
         """
         self._files = files
         self._config = read_config(files)
-        self._device = _open_device(device, fp8=kv_dtype.startswith("fp8"))
+        self._device = _open_device(device)
+        if kv_dtype.startswith("fp8"):
+            _require_fp8(self._device)
         self._dtype = _DTYPES[dtype] if dtype != "auto" else _native_dtype(self._device)
         self._threads = threads
         self._model: Decoder | None = None
@@ -95,6 +98,8 @@ class TorchEngine:
     def load(self, progress: Progress) -> None:
         stored = open_weights(self._files, self._config)
         check_weights(stored, self._files.path, self._device.type)
+        if any(isinstance(matrix, Fp8Matrix) for matrix in stored.values()):
+            _require_fp8(self._device)
         self._build(stored, progress)
 
     def _build(self, stored: Mapping[str, Stored], progress: Progress) -> None:
@@ -192,7 +197,7 @@ class TorchEngine:
             self._mirror = None
 
 
-def _open_device(device: str, *, fp8: bool) -> torch.device:
+def _open_device(device: str) -> torch.device:
     try:
         opened = torch.device(device)
     except RuntimeError as e:
@@ -204,9 +209,13 @@ def _open_device(device: str, *, fp8: bool) -> torch.device:
     opened = torch.device("cuda", opened.index or 0)
     if opened.index >= torch.cuda.device_count():
         raise InvalidRequest(f"device {device}: this machine has {torch.cuda.device_count()} GPUs")
-    if fp8 and torch.cuda.get_device_capability(opened) < (8, 9):
-        raise InvalidRequest(f"device {device}: FP8 needs a GPU of compute capability 8.9")
     return opened
+
+
+def _require_fp8(device: torch.device) -> None:
+    """Raises `InvalidRequest` for a GPU that has no 8-bit floats."""
+    if device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 9):
+        raise InvalidRequest(f"device {device}: FP8 needs a GPU of compute capability 8.9")
 
 
 def _native_dtype(device: torch.device) -> torch.dtype:
