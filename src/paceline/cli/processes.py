@@ -21,6 +21,7 @@ class Options:
     unified: bool = False
     draft: bool = True
     engine: str | None = None
+    device: str | None = None
     dtype: Literal["auto", "float32", "bfloat16"] | None = None
     kv_dtype: KvDtype | None = None
     decode_kv_dtype: KvDtype | None = None
@@ -43,6 +44,8 @@ def children(options: Options, shared: dict[str, str]) -> list[ChildSpec]:
         env["PACELINE_ENGINE"] = options.engine
     if not options.draft:
         env["PACELINE_DRAFT"] = "off"
+    if options.device is not None:
+        env["PACELINE_DEVICE"] = options.device
     if options.dtype is not None:
         env["PACELINE_DTYPE"] = options.dtype
     if options.kv_dtype is not None:

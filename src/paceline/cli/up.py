@@ -55,6 +55,9 @@ def up(
     engine: Annotated[
         str | None, typer.Option("--engine", help="What runs the model. [default: torch]")
     ] = None,
+    device: Annotated[
+        str | None, typer.Option("--device", help="Of the workers: cpu, cuda or cuda:N. [default: cpu]")
+    ] = None,
     dtype: Annotated[Dtype | None, typer.Option("--dtype", help="Of the weights. [default: auto]")] = None,
     kv_dtype: Annotated[
         KvDtype | None,
@@ -80,6 +83,7 @@ def up(
         unified=unified,
         draft=draft,
         engine=engine,
+        device=device,
         dtype=dtype,
         kv_dtype=kv_dtype,
         decode_kv_dtype=decode_kv_dtype,

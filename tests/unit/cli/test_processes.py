@@ -31,13 +31,14 @@ def test_unified_workers_replace_prefill_and_decode_with_as_many_processes() -> 
 
 
 def test_settings_reach_every_child_beside_its_own_name() -> None:
-    specs = children(Options(engine="fake", dtype="float32"), SHARED)
+    specs = children(Options(engine="fake", device="cuda:1", dtype="float32"), SHARED)
     assert [(s.role, s.env) for s in specs if s.role == "decode"] == [
         (
             "decode",
             {
                 **SHARED,
                 "PACELINE_ENGINE": "fake",
+                "PACELINE_DEVICE": "cuda:1",
                 "PACELINE_DTYPE": "float32",
                 "PACELINE_WORKER": "decode-0",
             },
