@@ -3,7 +3,7 @@
 import asyncio
 import time
 from bisect import bisect_left
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
@@ -54,7 +54,7 @@ class Handoff:
         self._first_token: int | None = None
         self._finish_reason: FinishReason | None = None
         self._sampled_at = 0.0
-        self._writing: Future[list[bytes]] | None = None
+        self._writing: asyncio.Future[list[bytes]] | None = None
 
     @property
     def decode_worker(self) -> str | None:
@@ -96,7 +96,8 @@ class Handoff:
     async def stop(self) -> None:
         """Wait until no byte of this handoff can still land. Comes after `run` was cancelled."""
         if self._writing is not None:
-            await asyncio.wait([asyncio.wrap_future(self._writing)])
+            await asyncio.wait([self._writing])
+            self._writing.exception()  # nobody else looks at it, which asyncio would complain of
 
     async def withdraw(self, error: PacelineError) -> None:
         """Tell decode that nothing will come."""
@@ -146,9 +147,9 @@ class Handoff:
             remote.write(refs, pages)
             return [digest(page.data) for page in pages]
 
-        self._writing = self._copier.submit(copy)
+        self._writing = asyncio.wrap_future(self._copier.submit(copy))
         # Cancelling must not lose sight of the copy, which goes on in its thread: `stop` waits for it.
-        return await asyncio.shield(asyncio.wrap_future(self._writing))
+        return await asyncio.shield(self._writing)
 
     async def _commit(self, admit: Admit, digests: list[bytes]) -> None:
         if self._first_token is None:

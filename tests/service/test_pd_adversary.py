@@ -1,0 +1,52 @@
+"""What went wrong once under random traffic, deaths and damage."""
+
+import asyncio
+import gc
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.bus import rpc
+from paceline.bus.memory import MemoryBroker
+from paceline.contracts import subjects
+from paceline.contracts.errors import IntegrityError
+from paceline.contracts.messages import Cancel
+from tests.helpers import until
+from tests.workers import Mesh, make_work, mesh
+
+
+def tokens(count: int, seed: int = 1) -> list[int]:
+    return [(seed * 31 + i * 7) % 500 + 1 for i in range(count)]
+
+
+async def cancel(m: Mesh, request_id: str) -> None:
+    for service in m.workers:
+        identity = service.context.identity
+        message = Cancel(request_id=request_id, attempt=1)
+        await rpc.call(m.bus, subjects.CANCEL, identity.role, identity.worker, message)
+
+
+async def test_a_copy_that_fails_after_its_request_was_cancelled_is_no_news(
+    memory_broker: MemoryBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    complaints: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    copying, cancelled = threading.Event(), threading.Event()
+
+    def fail_late(page: memoryview) -> bytes:
+        copying.set()
+        assert cancelled.wait(10)
+        raise IntegrityError("the page changed hands")
+
+    monkeypatch.setattr("paceline.prefill.handoff.digest", fail_late)
+    async with mesh(memory_broker, tmp_path) as m:
+        work = make_work(tokens(200))
+        await m.ask(work)
+        await until(copying.is_set)
+        await cancel(m, work.request_id)
+        cancelled.set()
+        await m.idle()
+    gc.collect()
+    assert complaints == []
