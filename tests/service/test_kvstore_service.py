@@ -24,7 +24,7 @@ from paceline.kvstore.service import KvStoreService
 from paceline.kvstore.settings import Settings
 from paceline.transport.interface import Bytes, StalePage
 from paceline.transport.shm import ShmTransport
-from tests.helpers import close_context, make_context, until
+from tests.helpers import close_context, make_context, settle, until
 
 PAGE = 4096
 PAGES = 8
@@ -60,6 +60,7 @@ class Worker:
 
     def __init__(self, node: Node, name: str) -> None:
         self.name = name
+        self.node = node
         self.bus: Bus = node.broker.client()
         self.transport = ShmTransport(None, node.directory, name, "life-1")
 
@@ -94,12 +95,18 @@ class Worker:
     async def leave_the_bus(self) -> None:
         """A last beacon, which the roster takes for the end of this life."""
         for state in ("ready", "gone"):
-            fields = {
-                "type": "beacon", "role": "prefill", "worker": self.name, "incarnation": "life-1", "host": "h",
-                "pid": 1, "state": state, "started": 1.0, "load": {},
-            }  # fmt: skip
-            beacon = msgspec.convert(fields, m.Beacon)
-            await self.bus.publish(subjects.beacon("prefill", self.name), encode(beacon))
+            await self.beat(state=state)
+
+    async def beat(self, *, role: m.Role = "prefill", page_bytes: int = PAGE, **fields: object) -> None:
+        """A beacon of a ready worker on the store's host."""
+        model = {"name": "m", "context": 1, "fingerprint": b"", "kv_dtype": "", "engine": ""}
+        beacon = {
+            "type": "beacon", "role": role, "worker": self.name, "incarnation": "life-1", "pid": 1,
+            "host": self.node.context.identity.host, "state": "ready", "started": 1.0, "load": {},
+            "model": model | {"page_bytes": page_bytes}, **fields,
+        }  # fmt: skip
+        await self.bus.publish(subjects.beacon(role, self.name), encode(msgspec.convert(beacon, m.Beacon)))
+        await settle()
 
     async def store(self, *keys: bytes) -> None:
         room = await self.reserve(*keys)
@@ -185,6 +192,33 @@ async def test_pages_of_another_size_are_refused_while_something_is_stored(
     with pytest.raises(Unavailable, match="holds pages of 4096 bytes, not 8192"):
         await worker.reserve(b"b", page_bytes=2 * PAGE)
     assert await worker.read(await worker.lookup(b"a")) == [97]
+
+
+async def test_pages_that_decode_workers_stored_make_room_for_those_of_prefill_workers(
+    node: Node, worker: Worker
+) -> None:
+    """A decode worker that keeps KV in FP8 was the first to store, while no prefill worker was there."""
+    await node.start()
+    await worker.store(b"a", b"b")
+    lease = await worker.lookup(b"a")
+    late = await worker.reserve(b"c")
+    await worker.beat(role="decode", page_bytes=PAGE)
+    await worker.beat(page_bytes=2 * PAGE, host="elsewhere")
+    with pytest.raises(Unavailable, match=f"holds pages of {PAGE} bytes"):
+        await worker.reserve(b"a", page_bytes=2 * PAGE)
+    await worker.beat(page_bytes=2 * PAGE)
+    with pytest.raises(Unavailable, match=f"holds pages of {PAGE} bytes"):
+        await worker.reserve(b"a", page_bytes=3 * PAGE)
+
+    assert (await worker.reserve(b"a", page_bytes=2 * PAGE)).keys == [b"a"]
+    with pytest.raises(Unavailable, match=f"holds pages of {2 * PAGE} bytes"):
+        await worker.reserve(b"d")
+    # What is left of the first arena is harmless.
+    assert (await worker.lookup(b"a")).pages == []
+    await worker.release(lease.lease_id)
+    with pytest.raises(WorkerLost):
+        await worker.publish(late.lease_id, b"digest of c")
+    assert (node.service.load().pages_cached, node.service.load().leases) == (0, 1)
 
 
 async def test_an_empty_store_takes_pages_of_another_size(node: Node, worker: Worker) -> None:

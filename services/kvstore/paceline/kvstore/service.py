@@ -118,10 +118,10 @@ class KvStoreService:
             raise Unavailable("the store is leaving")
 
     async def _reopen(self, page_bytes: int) -> None:
-        """One size of pages at a time: another arena takes the place of one that holds nothing."""
+        """One size of pages at a time: another arena takes the place of one that holds nothing, or nothing of use."""
         if page_bytes < 1:
             raise InvalidRequest(f"a page of {page_bytes} bytes", param="page_bytes")
-        if not self._tier.empty:
+        if not self._tier.empty and not self._is_for_prefill(page_bytes):
             raise Unavailable(f"this store holds pages of {self._tier.page_bytes} bytes, not {page_bytes}")
         own = self._context.identity
         await self._tier.close()
@@ -130,6 +130,16 @@ class KvStoreService:
         life = f"{own.incarnation}-{self._arenas}"
         self._tier = await open_tier(self._settings, own.worker, life, page_bytes, self._counters)
         self._tier.transport.on_peer_lost(self._peer_lost)
+
+    def _is_for_prefill(self, page_bytes: int) -> bool:
+        """Whether prefill workers have pages of this size and not of the present one.
+
+        A decode worker that keeps KV in another form leaves the store to them, but only while it knows of any.
+        """
+        host = self._context.identity.host
+        workers = [b for b in self._context.roster.alive("prefill") if b.host == host]
+        sizes = {b.model.page_bytes for b in workers if b.model is not None}
+        return page_bytes in sizes and self._tier.page_bytes not in sizes
 
     def _worker_lost(self, beacon: m.Beacon) -> None:
         # Silent on the bus is not dead: it may still be copying into its pages.
