@@ -13,6 +13,7 @@ from paceline.bus.memory import MemoryBroker
 from paceline.contracts import subjects
 from paceline.contracts.errors import IntegrityError
 from paceline.contracts.messages import Cancel
+from paceline.worker.pagestore import PageStore
 from tests.helpers import until
 from tests.workers import Mesh, make_work, mesh
 
@@ -50,3 +51,22 @@ async def test_a_copy_that_fails_after_its_request_was_cancelled_is_no_news(
         await m.idle()
     gc.collect()
     assert complaints == []
+
+
+async def test_a_worker_that_leaves_while_it_saves_pages_ends(
+    memory_broker: MemoryBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saving = asyncio.Event()
+
+    async def save_for_ever(*_: Any) -> None:
+        saving.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(PageStore, "_put", save_for_ever)
+    async with asyncio.timeout(5):
+        async with mesh(memory_broker, tmp_path, kvstore=True) as m:
+            await until(lambda: all(bool(s.context.roster.alive("kvstore")) for s in m.workers))
+            await m.finish(make_work(tokens(200)))
+            await saving.wait()
+            pool = m.prefill.host._pool
+    assert pool.used == 0

@@ -128,6 +128,8 @@ class WorkerService(ABC):
                 await self.outbox.flush()
         except TimeoutError:
             log.warning("events_not_sent")
+        # While the engine thread runs, to which whoever is interrupted gives its pages back.
+        await self.context.tasks.cancel_all()
         await self.requests.cancel_all()
         await self.host.close()
 
