@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from paceline.bus import rpc
 from paceline.bus.memory import MemoryBroker
 from paceline.contracts import subjects
 from paceline.contracts.errors import IntegrityError
-from paceline.contracts.messages import Cancel
+from paceline.contracts.messages import Cancel, Commit, Done, Failed
+from paceline.decode.handoff import Handoff
+from paceline.engine.fake import FakeEngine
 from paceline.worker.pagestore import PageStore
 from tests.helpers import until
 from tests.workers import Mesh, make_work, mesh
@@ -70,3 +73,38 @@ async def test_a_worker_that_leaves_while_it_saves_pages_ends(
             await saving.wait()
             pool = m.prefill.host._pool
     assert pool.used == 0
+
+
+def damage_every_commit(m: Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = m.decode._handoffs.commit
+
+    async def flip_then_commit(handoff: Handoff, message: Commit) -> None:
+        m.decode.host.arena.pages[message.pages[0].page, 17] ^= 1
+        await commit(handoff, message)
+
+    monkeypatch.setattr(m.decode._handoffs, "commit", flip_then_commit)
+
+
+async def test_an_answer_that_its_first_token_ends_has_one_end_whatever_its_pages_hold(
+    memory_broker: MemoryBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with mesh(memory_broker, tmp_path) as m:
+        damage_every_commit(m, monkeypatch)
+        answer = await m.finish(make_work(tokens(200), max_tokens=1))
+        await m.idle()
+        assert isinstance(answer.end, Done)  # the only one
+        assert answer.all() == FakeEngine().greedy(tokens(200), 1)
+
+
+async def test_damage_ends_an_attempt_and_is_no_crash(
+    memory_broker: MemoryBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with capture_logs() as lines:
+        async with mesh(memory_broker, tmp_path) as m:
+            damage_every_commit(m, monkeypatch)
+            answer = await m.finish(make_work(tokens(200)))
+            await m.idle()
+    assert isinstance(answer.end, Failed)
+    assert [line["event"] for line in lines if line["log_level"] in ("warning", "error")] == [
+        "attempt_failed"
+    ]

@@ -36,7 +36,7 @@ class Handoff:
     source: RemotePrefill
     refs: list[PageRef] | None = None
     writer_stopped: bool = False
-    commit: "asyncio.Task[None] | None" = None
+    commit: "asyncio.Task[PacelineError | None] | None" = None
 
 
 class Handoffs:
@@ -82,7 +82,7 @@ class Handoffs:
         await rpc.insist(self._context.bus, subjects.ADMIT, "prefill", handoff.source.worker, message)
 
     async def commit(self, handoff: Handoff, message: Commit) -> None:
-        """Verify the pages and let the sequence run.
+        """Verify the pages and let the sequence run, unless its first token ended it.
 
         Raises `IntegrityError` for other pages than were admitted, for pages that changed hands, and for bytes that are
         not those that were sent.
@@ -94,10 +94,11 @@ class Handoffs:
             raise IntegrityError(
                 f"transfer {message.transfer_id} was committed for other pages than were admitted"
             )
+        if message.finish_reason is not None:
+            return  # The prefill worker ended the request, and nobody reads these pages.
         await asyncio.to_thread(self._compare, message.pages, message.digests)
-        if message.finish_reason is None:
-            await self._host.thread.call(lambda scheduler: self._join(scheduler, sequence, message))
-            self._transfers.pop(message.transfer_id, None)
+        await self._host.thread.call(lambda scheduler: self._join(scheduler, sequence, message))
+        self._transfers.pop(message.transfer_id, None)
 
     def _join(self, scheduler: Scheduler, sequence: Sequence, message: Commit) -> None:
         scheduler.join(sequence, message.first_token)

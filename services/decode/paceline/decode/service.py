@@ -115,10 +115,12 @@ class DecodeService(WorkerService):
         if handoff.commit is None:
             handoff.commit = self.requests.spawn(self._join(handoff, message), name="commit")
         # A commit that is sent twice is carried out once, and both get its answer.
-        await asyncio.shield(handoff.commit)
+        if error := await asyncio.shield(handoff.commit):
+            raise error
         return Ack()
 
-    async def _join(self, handoff: Handoff, message: Commit) -> None:
+    async def _join(self, handoff: Handoff, message: Commit) -> PacelineError | None:
+        """Why the pages were not taken, if they were not."""
         attempt = handoff.attempt
         if self._drafting is not None:
             # Before the sequence runs, so that its own tokens come after.
@@ -127,11 +129,12 @@ class DecodeService(WorkerService):
             await self._handoffs.commit(handoff, message)
         except PacelineError as error:
             self.fail(attempt, error)
-            raise
+            return error
         attempt.handoff_s = time.time() - message.sampled_at
         attempt.span.add_event("handoff", {"pages": len(message.pages)})
         if message.finish_reason is not None:
             self.release(attempt)
+        return None
 
     async def _withdraw(self, message: Withdraw) -> Ack:
         handoff = self._handoffs.get(message.transfer_id)
