@@ -13,7 +13,7 @@ from paceline.bus import rpc
 from paceline.bus.memory import MemoryBroker
 from paceline.contracts import subjects
 from paceline.contracts.errors import IntegrityError
-from paceline.contracts.messages import Cancel, Commit, Done, Failed
+from paceline.contracts.messages import Cancel, Commit, Confirm, Done, Failed
 from paceline.decode.handoff import Handoff
 from paceline.engine.fake import FakeEngine
 from paceline.worker.pagestore import PageStore
@@ -108,3 +108,20 @@ async def test_damage_ends_an_attempt_and_is_no_crash(
     assert [line["event"] for line in lines if line["log_level"] in ("warning", "error")] == [
         "attempt_failed"
     ]
+
+
+async def test_a_confirmation_that_overtakes_the_end_of_a_commit_is_no_crash(
+    memory_broker: MemoryBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with capture_logs() as lines:
+        async with mesh(memory_broker, tmp_path) as m:
+            commit = m.decode._handoffs.commit
+
+            async def commit_then_confirm(handoff: Handoff, message: Commit) -> None:
+                await commit(handoff, message)
+                await m.decode._cancel(Confirm(request_id=handoff.attempt.work.request_id, attempt=1))
+
+            monkeypatch.setattr(m.decode._handoffs, "commit", commit_then_confirm)
+            await m.finish(make_work(tokens(200), max_tokens=1))
+            await m.idle()
+    assert [line for line in lines if line["log_level"] == "error"] == []

@@ -132,7 +132,7 @@ class DecodeService(WorkerService):
             return error
         attempt.handoff_s = time.time() - message.sampled_at
         attempt.span.add_event("handoff", {"pages": len(message.pages)})
-        if message.finish_reason is not None:
+        if message.finish_reason is not None and attempt.live:  # the gateway may know of the end already
             self.release(attempt)
         return None
 
