@@ -15,7 +15,9 @@ Url = Annotated[
 ]
 Port = Annotated[int, typer.Option("--port", envvar="PACELINE_PORT", help="Of a gateway on this machine.")]
 Model = Annotated[str | None, typer.Option("--model", help="Model id; by default the first that is served.")]
-MaxTokens = Annotated[int | None, typer.Option("--max-tokens", min=1, help="Longest answer.")]
+MaxTokens = Annotated[
+    int, typer.Option("--max-tokens", min=1, help="Longest answer; Ctrl-C stops one before.")
+]
 Temperature = Annotated[float, typer.Option("--temperature", min=0.0, max=2.0, help="0 is greedy.")]
 Question = Annotated[str | None, typer.Argument(help="Ask this and leave; without it, talk.")]
 
@@ -59,7 +61,9 @@ class Conversation:
                 self._console.print(text, end="", markup=False, highlight=False, soft_wrap=True)
         self._console.print()
         # Not into a file that the answer is redirected to.
-        Console(stderr=True).print(f"[dim]{summary(figures)}[/dim]", highlight=False)
+        cut = figures.completion_tokens >= self._options["max_tokens"]
+        line = summary(figures) + (" · cut, see --max-tokens" if cut else "")
+        Console(stderr=True).print(f"[dim]{line}[/dim]", highlight=False)
 
 
 def summary(figures: Figures) -> str:
@@ -78,15 +82,13 @@ def chat(
     url: Url = None,
     port: Port = 8080,
     model: Model = None,
-    max_tokens: MaxTokens = None,
+    max_tokens: MaxTokens = 2048,
     temperature: Temperature = 0.2,
 ) -> None:
     """Chat with the model in the terminal, or ask one question."""
     console = Console()
     server = Server((url or f"http://127.0.0.1:{port}").rstrip("/"), os.environ.get("PACELINE_API_KEY"))
-    options: dict[str, float] = {"temperature": temperature}
-    if max_tokens is not None:
-        options["max_tokens"] = max_tokens
+    options: dict[str, float] = {"temperature": temperature, "max_tokens": max_tokens}
     try:
         conversation = Conversation(console, server, model or asyncio.run(first_model(server)), options)
         if question is None:

@@ -30,7 +30,10 @@ def locate(model: str) -> ModelFiles:
         raise InvalidRequest(f"no model at {path}: expected a .gguf file or a Hugging Face directory")
     if not (path / "config.json").is_file():
         raise InvalidRequest(f"{path} has no config.json, so it is no Hugging Face model directory")
-    if not any(path.glob("*.safetensors")):
-        raise InvalidRequest(f"{path} has no .safetensors files")
+    # What an index names and is not there is missed by its name, where the shards are opened.
+    if not any(path.glob("*.safetensors")) and not (path / "model.safetensors.index.json").exists():
+        other = next(path.glob("*.bin"), None)
+        instead = f", but {other.name}: save it as safetensors first" if other else ""
+        raise InvalidRequest(f"{path} has no .safetensors files{instead}")
     snapshot = _HUB_SNAPSHOT.search(path.as_posix())
     return ModelFiles("/".join(snapshot.groups()) if snapshot else path.resolve().name, "hf", path)

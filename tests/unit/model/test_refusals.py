@@ -286,4 +286,10 @@ def test_a_directory_without_safetensors(checkpoint: Checkpoint) -> None:
     checkpoint.save()
     for shard in SHARDS:
         (checkpoint.directory / shard).rename(checkpoint.directory / f"{shard}.bin")
+    assert refusal(checkpoint).startswith(f"/{SHARDS[0]} cannot be read: ")
+    (checkpoint.directory / "model.safetensors.index.json").unlink()
+    message = " has no .safetensors files, but {}: save it as safetensors first"
+    assert refusal(checkpoint) in {message.format(f"{shard}.bin") for shard in SHARDS}
+    for shard in SHARDS:
+        (checkpoint.directory / f"{shard}.bin").unlink()
     assert refusal(checkpoint) == " has no .safetensors files"
