@@ -37,9 +37,13 @@ def test_latents_that_a_kv_dtype_does_not_fit(model: Checkpoint) -> None:
     assert refused(model, "--kv-dtype", "fp8_per_token_head") == reason
 
 
+def test_a_device_that_there_is_none_of(model: Checkpoint) -> None:
+    model.save()
+    assert refused(model, "--device", "gpu") == "device 'gpu' is none of cpu, cuda, cuda:N"
+
+
 @pytest.mark.parametrize("engine", ["torch", "fake"])
 def test_a_model_without_a_tokenizer(engine: str, model: Checkpoint) -> None:
-    """As Kimi is published, whose tokenizer is of another kind."""
     (model.directory / "tokenizer.json").unlink()
     model.save()
     assert refused(model, "--engine", engine) == "/tokenizer.json is missing"

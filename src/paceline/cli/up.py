@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 from contextlib import redirect_stderr
 from typing import Annotated, Literal
 
@@ -13,7 +14,7 @@ from paceline.cli.processes import Options
 from paceline.cli.pull import find
 from paceline.cli.rundir import RunDir
 from paceline.cli.screen import Screen
-from paceline.contracts.errors import PacelineError
+from paceline.contracts.errors import InvalidRequest, PacelineError
 from paceline.engine.layout import KvDtype, plan_layout
 from paceline.engine.support import check_weights
 from paceline.gateway.auth import check_exposure, parse_keys
@@ -56,7 +57,10 @@ def up(
         str | None, typer.Option("--engine", help="What runs the model. [default: torch]")
     ] = None,
     device: Annotated[
-        str | None, typer.Option("--device", help="Of the workers: cpu, cuda or cuda:N. [default: cpu]")
+        str | None,
+        typer.Option(
+            "--device", envvar="PACELINE_DEVICE", help="Of the workers: cpu, cuda or cuda:N. [default: cpu]"
+        ),
     ] = None,
     dtype: Annotated[Dtype | None, typer.Option("--dtype", help="Of the weights. [default: auto]")] = None,
     kv_dtype: Annotated[
@@ -106,9 +110,14 @@ def up(
     raise typer.Exit(status)
 
 
+_DEVICE = re.compile(r"cpu|cuda(:\d+)?")
+
+
 def _check(files: ModelFiles, options: Options) -> None:
     """Say in one line what is wrong with a model, where five processes would say it in logs. Reads headers only, and
     what makes tokens of messages."""
+    if options.device is not None and not _DEVICE.fullmatch(options.device):
+        raise InvalidRequest(f"device {options.device!r} is none of cpu, cuda, cuda:N")
     config = read_config(files)
     if options.engine != "fake":
         check_weights(open_weights(files, config), files.path, os.environ.get("PACELINE_DEVICE", "cpu"))

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import structlog
+
 from paceline.engine.layout import PageLayout
 from paceline.engine.profile import needs_scales, scales_of
 from paceline.model.config import ModelConfig
@@ -9,6 +11,8 @@ from paceline.model.files import ModelFiles
 from paceline.model.names import Names
 from paceline.model.quantized.kv_scales import open_kv_scales
 from paceline.model.safetensors import SafetensorsDirectory
+
+log = structlog.get_logger(__name__)
 
 
 def cache_scales(
@@ -20,7 +24,12 @@ def cache_scales(
     """`KvProfile.scales` of `layout`: those of the checkpoint if it has them for every layer."""
     if not needs_scales(layout):
         return ()
-    return _stored_scales(files, config, layout) or calibrate()
+    if found := _stored_scales(files, config, layout):
+        log.info("kv_scales", source="checkpoint")
+        return found
+    found = calibrate()
+    log.info("kv_scales", source="a sample of text", smallest=min(found), largest=max(found))
+    return found
 
 
 def _stored_scales(files: ModelFiles, config: ModelConfig, layout: PageLayout) -> tuple[float, ...] | None:
