@@ -167,6 +167,22 @@ async def test_a_retryable_failure_is_retried_on_the_same_worker_when_there_is_n
         await mesh.idle()
 
 
+async def test_a_decode_worker_that_lost_its_prefill_worker_is_not_to_blame(
+    memory_broker: MemoryBroker, model: Path
+) -> None:
+    script = Script()
+    script.prompt.clear()
+    async with scripted_mesh(memory_broker, model, script, prefill=2, decode=2) as mesh:
+        task, workers = await chatting(mesh)
+        await workers["decode"].fail("worker_lost")
+        await until(lambda: len(generated(mesh)) == 2)
+        script.prompt.set()
+        assert await task == TEXT
+        assert [m.work.attempt for m in workers["decode"].messages(Generate)] == [1, 2]
+        assert [m.work.attempt for m in workers["prefill"].messages(Prefill)] == [1]
+        await mesh.idle()
+
+
 async def test_failures_without_end_become_an_error_event_and_done(
     memory_broker: MemoryBroker, model: Path
 ) -> None:

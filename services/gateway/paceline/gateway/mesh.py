@@ -10,7 +10,7 @@ import structlog
 from paceline.bus import rpc
 from paceline.bus.interface import Delivery, Subscription
 from paceline.contracts import frames, subjects
-from paceline.contracts.errors import PacelineError, ProtocolError, Unavailable
+from paceline.contracts.errors import PacelineError, ProtocolError, Unavailable, WorkerLost
 from paceline.contracts.messages import Beacon, Failed, Resend, Role
 from paceline.gateway.call import Call, Job
 from paceline.gateway.dispatch import Dispatcher, Policy
@@ -128,7 +128,7 @@ class Mesh:
                     code=event.code,
                     error=event.message,
                 )
-                self._avoid(call, event.worker)
+                self._avoid(call, event)
             self._heard(call, call.request.on_event(event, monotonic()))
 
     def _heard(self, call: Call, asks: list[Ask]) -> None:
@@ -151,10 +151,16 @@ class Mesh:
             "request_lost_worker", **_names(call), peer_role=role, peer=worker, goes_on=call.request.running
         )
 
-    def _avoid(self, call: Call, worker: str) -> None:
-        for reservation in call.legs.reservations if call.legs else ():
-            if reservation.beacon.worker == worker:
-                call.avoid.add((reservation.beacon.role, worker))
+    def _avoid(self, call: Call, failed: Failed) -> None:
+        """Avoid who is to blame: not a decode worker that tells of the loss of its prefill worker, but that one, which
+        seems alive until its beacons are missed."""
+        if (legs := call.legs) is None:
+            return
+        blamed = next((r for r in legs.reservations if r.beacon.worker == failed.worker), None)
+        if blamed is legs.decode and legs.prefill and failed.code == WorkerLost.code:
+            blamed = legs.prefill
+        if blamed:
+            call.avoid.add((blamed.beacon.role, blamed.beacon.worker))
 
     async def _watch(self) -> None:
         while True:
