@@ -115,12 +115,35 @@ def _span(cost: SpanCost) -> str:
 
 
 def _verdict(summary: Summary) -> str:
-    count = summary.minimum_gpus
-    least = "no tensor parallelism is enough" if count is None else f"at least {count} GPU{'s' * (count > 1)}"
-    held = [f"{name} {ways}" for name, ways in (("PP", summary.pp), ("DP", summary.dp)) if ways > 1]
-    if held:
-        least += f" with {' and '.join(held)}"
-    return f"fits; {least}" if summary.fits else f"does not fit on {summary.gpus}; {least}"
+    whole = summary.minimum_gpus_for_context
+    context = f"--context {summary.context} needs {_needed(whole, summary)}"
+    if summary.fits and summary.longest_sequence < summary.context:
+        return f"fits {summary.longest_sequence:,} of {summary.context:,} tokens of context; {context}"
+    if summary.fits:
+        # Experts may be spread here as the search for the fewest GPUs does not try.
+        known = whole is not None and whole <= summary.gpus
+        least = f"; at least {_needed(whole, summary)}" if known else ""
+        return f"fits {summary.context:,} tokens of context{least}"
+    verdict = f"does not fit on {_gpus(summary.gpus)}"
+    if summary.minimum_gpus is None:
+        return f"{verdict}; no tensor parallelism is enough"
+    least = f"{verdict}; at least {_needed(summary.minimum_gpus, summary)}"
+    return least if summary.minimum_gpus == whole else f"{least}; {context}"
+
+
+def _needed(count: int | None, summary: Summary) -> str:
+    """GPUs, and how they are used besides tensor parallelism."""
+    if count is None:
+        return "more GPUs"
+    ep = count // summary.pp if summary.ep > 1 else 1
+    held = [
+        f"{name} {ways}" for name, ways in (("PP", summary.pp), ("DP", summary.dp), ("EP", ep)) if ways > 1
+    ]
+    return _gpus(count) + (f" with {', '.join(held)}" if held else "")
+
+
+def _gpus(count: int) -> str:
+    return "one GPU" if count == 1 else f"{count} GPUs"
 
 
 def _number(value: float) -> str:

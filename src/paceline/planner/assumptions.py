@@ -42,5 +42,5 @@ def assumptions(plan: Plan) -> Iterator[str]:
             f"pages become {request.kv['decode']} in the handoff"
         )
     if any(kv.capped_bytes for kv in plan.whole_kv.values()):
-        context = request.context or model.config.context
+        context = request.whole_context
         yield f"sequences of up to {context:,} tokens (--context): layers with a span hold no more than it of each"

@@ -44,6 +44,11 @@ class Request:
     kv_pool: int | None = None
     mtp: bool = False
 
+    @property
+    def whole_context(self) -> int:
+        """Tokens of the longest sequence that is to be served."""
+        return self.context or self.model.config.context
+
 
 @dataclass(frozen=True, slots=True)
 class Profile:
@@ -113,7 +118,10 @@ def make(request: Request) -> Plan:
 
 
 def fewest(request: Request) -> Parallel | None:
-    """The smallest tensor parallelism on which the request fits, else as it is; experts stay spread when they are."""
+    """The smallest tensor parallelism on which the request fits, else as it is; experts stay spread when they are.
+
+    Without a `context` it fits when it takes a chunk of prefill, however short that is.
+    """
     for tp in range(1, _MOST_TP + 1):
         ep = tp * request.parallel.dp if request.parallel.ep > 1 else 1
         parallel = replace(request.parallel, tp=tp, ep=ep)
@@ -139,7 +147,7 @@ def _stage_tensors(request: Request) -> list[list[Tensor]]:
 def _profile(request: Request, role: Role, per_gpu: list[int]) -> Profile:
     """Of the stage that holds the fewest tokens: they all hold the same ones, each for its layers."""
     config, parallel = _with_mtp(request), request.parallel
-    context = request.context or config.context
+    context = request.whole_context
     space = workspace(config, parallel, _step(request, role, context))
     layout = plan_layout(config, request.kv[role])
     stages = (

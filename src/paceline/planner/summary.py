@@ -1,6 +1,6 @@
 """A plan as a record for programs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from paceline.planner.assumptions import assumptions
 from paceline.planner.plan import Plan, Profile, fewest
@@ -29,7 +29,10 @@ class Summary:
     kv_bytes_per_token: in all layers that keep everything: what one more token of a long sequence costs
     kv_bytes_per_token_within_spans: in all layers, before those with a span begin to forget
     kv_capped_bytes: what the layers with a span hold of one long sequence
+    longest_sequence: of the role that holds the shorter one, in tokens
+    context: tokens of a sequence, as asked for, else as many as the model takes
     minimum_gpus: with this pipeline and data parallelism; None when no tensor parallelism is enough
+    minimum_gpus_for_context: the same, for a sequence of `context` tokens
     """
 
     model: str
@@ -51,8 +54,11 @@ class Summary:
     kv_capped_bytes: int
     kv_tokens: int
     kv_tokens_per_gpu: int
+    longest_sequence: int
+    context: int
     fits: bool
     minimum_gpus: int | None
+    minimum_gpus_for_context: int | None
     roles: tuple[RoleSummary, ...]
     assumptions: tuple[str, ...]
 
@@ -61,6 +67,7 @@ def summarise(plan: Plan) -> Summary:
     request, last = plan.request, plan.profiles[-1]
     whole = plan.whole_kv[last.role]
     least = fewest(request)
+    whole_context = fewest(replace(request, context=request.whole_context))
     return Summary(
         model=request.model.name,
         source=request.model.source,
@@ -81,8 +88,11 @@ def summarise(plan: Plan) -> Summary:
         kv_capped_bytes=whole.capped_bytes,
         kv_tokens=last.tokens,
         kv_tokens_per_gpu=last.tokens_per_gpu,
+        longest_sequence=min(profile.longest for profile in plan.profiles),
+        context=request.whole_context,
         fits=plan.fits,
         minimum_gpus=None if least is None else least.gpus,
+        minimum_gpus_for_context=None if whole_context is None else whole_context.gpus,
         roles=tuple(_role(plan, profile) for profile in plan.profiles),
         assumptions=tuple(assumptions(plan)),
     )

@@ -47,15 +47,46 @@ def test_tables_show_the_arithmetic() -> None:
         "594.2 GB = 553.4 GiB",
         "70.95 GiB",
         "70,272 B",
-        "fits; at least 8 GPUs",
+        "fits 87,552 of 262,144 tokens of context; --context 262144 needs 16 GPUs with EP 16",
         "not on the hub",
         "reserve 2.5",
     ):
         assert text in output
-    assert "does not fit on 4; at least 8 GPUs" in run("kimi-k2.5", "--gpus", "4", "--gpu-memory", "80")
-    assert "at least 16 GPUs with PP 2 and DP 2" in run(
-        "deepseek-v3", "--gpus", "8", "--pp", "2", "--dp", "2", "--gpu-memory", "80"
-    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "verdict"),
+    [
+        ("llama-3.3-70b --gpus 2", "fits 131,072 tokens of context; at least 2 GPUs"),
+        ("llama-3.3-70b --gpus 2 --context 9000", "fits 9,000 tokens of context; at least one GPU"),
+        (
+            "llama-3.3-70b",
+            "fits 16,832 of 131,072 tokens of context; --context 131072 needs 2 GPUs",
+        ),
+        (
+            "kimi-k2.5 --gpus 4 --gpu-memory 80",
+            "does not fit on 4 GPUs; at least 8 GPUs; --context 262144 needs 16 GPUs",
+        ),
+        ("kimi-k2.5 --gpus 4 --gpu-memory 80 --context 9000", "does not fit on 4 GPUs; at least 8 GPUs"),
+        (
+            "kimi-k2.5 --gpus 8 --gpu-memory 16",
+            "does not fit on 8 GPUs; at least 64 GPUs; --context 262144 needs more GPUs",
+        ),
+        (
+            "deepseek-v3 --gpus 8 --pp 2 --dp 2 --gpu-memory 80",
+            "does not fit on 8 GPUs; at least 16 GPUs with PP 2, DP 2",
+        ),
+        ("kimi-k2.5 --gpu-memory 4", "does not fit on one GPU; no tensor parallelism is enough"),
+    ],
+)
+def test_the_verdict_says_how_much_of_the_context_fits(arguments: str, verdict: str) -> None:
+    assert verdict in run(*arguments.split()).splitlines()
+
+
+def test_json_tells_the_longest_sequence_and_the_context() -> None:
+    plan = json.loads(run("kimi-k2.5", "--gpus", "8", "--gpu-memory", "80", "--json"))
+    assert plan["longest_sequence"] == min(role["longest_sequence"] for role in plan["roles"]) < 262_144
+    assert (plan["context"], plan["minimum_gpus"], plan["minimum_gpus_for_context"]) == (262_144, 8, 16)
 
 
 def test_narrow_terminals_lose_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
