@@ -1,4 +1,4 @@
-"""What `paceline plan` prints: the arithmetic as tables, then what it takes for granted."""
+"""What `paceline plan` prints: the answer, the arithmetic behind it as tables, then what it takes for granted."""
 
 from rich.table import Table
 
@@ -11,6 +11,11 @@ from paceline.planner.units import GIB, both
 
 
 def show(plan: Plan, summary: Summary, screen: Screen) -> None:
+    screen.line(_verdict(plan, summary), style="bold green" if summary.fits else "bold red")
+    held = "tokens that such a pool would hold" if _excess(plan) else "tokens that fit"
+    screen.line(_by_role(f"{held}, in all", [(p.role, p.tokens) for p in plan.profiles]))
+    screen.line(_by_role("longest sequence", [(p.role, p.longest) for p in plan.profiles]))
+    screen.line()
     screen.line(
         f"{summary.model}: {summary.parameters / 1e9:,.2f}B parameters, {summary.weights}", style="bold"
     )
@@ -21,8 +26,6 @@ def show(plan: Plan, summary: Summary, screen: Screen) -> None:
         screen.line(f"the directory holds {both(summary.stored_bytes)} of tensors, in all")
     screen.line()
     screen.console.print(_memory(plan))
-    screen.line()
-    screen.line(_verdict(summary), style="green" if summary.fits else "red")
     screen.line()
     for assumption in summary.assumptions:
         screen.line(f"- {assumption}", style="dim")
@@ -75,9 +78,8 @@ def _weights(plan: Plan) -> Table:
 
 def _memory(plan: Plan) -> Table:
     request, parallel = plan.request, plan.request.parallel
-    name = (
-        f"one of {parallel.gpus} GPUs: TP {parallel.tp}, PP {parallel.pp}, EP {parallel.ep}, DP {parallel.dp}"
-    )
+    one = "one GPU" if parallel.gpus == 1 else f"one of {parallel.gpus} GPUs"
+    name = f"{one}: TP {parallel.tp}, PP {parallel.pp}, EP {parallel.ep}, DP {parallel.dp}"
     grid = _grid(name, *(profile.role for profile in plan.profiles), left=(name,))
     for label, values in (
         ("memory", [f"{request.gpu_memory / GIB:,.2f} GiB" for _ in plan.profiles]),
@@ -89,11 +91,13 @@ def _memory(plan: Plan) -> Table:
         ("    and MLP or experts", [f"{profile.workspace.mlp / GIB:,.2f} GiB" for profile in plan.profiles]),
         ("    and logits", [f"{profile.workspace.logits / GIB:,.2f} GiB" for profile in plan.profiles]),
         (
-            "= KV pool" if request.kv_pool is None else "KV pool, as given",
-            [f"{profile.pool / GIB:,.2f} GiB" for profile in plan.profiles],
+            "= KV pool" if request.kv_pool is None else "= left",
+            [f"{profile.left / GIB:,.2f} GiB" for profile in plan.profiles],
         ),
     ):
         grid.add_row(label, *values)
+    if request.kv_pool is not None:
+        grid.add_row("KV pool, as given", *(f"{profile.pool / GIB:,.2f} GiB" for profile in plan.profiles))
     grid.add_section()
     grid.add_row("KV stored as", *(profile.kv_dtype for profile in plan.profiles))
     for i, cost in enumerate(plan.profiles[0].kv.spans):
@@ -114,7 +118,11 @@ def _span(cost: SpanCost) -> str:
     return f"KV per token, {cost.layers} layers, {kind} of {cost.span.size:,}: at most {cost.tokens:,} tokens"
 
 
-def _verdict(summary: Summary) -> str:
+def _by_role(what: str, tokens: list[tuple[str, int]]) -> str:
+    return f"{what}: " + ", ".join(f"{count:,} in {role}" for role, count in tokens)
+
+
+def _verdict(plan: Plan, summary: Summary) -> str:
     whole = summary.minimum_gpus_for_context
     context = f"--context {summary.context} needs {_needed(whole, summary)}"
     if summary.fits and summary.longest_sequence < summary.context:
@@ -124,11 +132,25 @@ def _verdict(summary: Summary) -> str:
         known = whole is not None and whole <= summary.gpus
         least = f"; at least {_needed(whole, summary)}" if known else ""
         return f"fits {summary.context:,} tokens of context{least}"
-    verdict = f"does not fit on {_gpus(summary.gpus)}"
+    verdict = f"does not fit on {_gpus(summary.gpus)}{_excess(plan)}"
     if summary.minimum_gpus is None:
         return f"{verdict}; no tensor parallelism is enough"
     least = f"{verdict}; at least {_needed(summary.minimum_gpus, summary)}"
     return least if summary.minimum_gpus == whole else f"{least}; {context}"
+
+
+def _excess(plan: Plan) -> str:
+    """Why a KV pool that was given cannot be had, if so."""
+    memory, pool = plan.request.gpu_memory, plan.request.kv_pool
+    if pool is None:
+        return ""
+    given = f": the KV pool of {pool / GIB:,.2f} GiB exceeds the"
+    if pool > memory:
+        return f"{given} card, which has {memory / GIB:,.2f} GiB"
+    least = min(plan.profiles, key=lambda profile: profile.left)
+    if pool <= least.left:
+        return ""
+    return f"{given} {max(0, least.left) / GIB:,.2f} GiB that are left of the card in {least.role}"
 
 
 def _needed(count: int | None, summary: Summary) -> str:

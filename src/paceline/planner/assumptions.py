@@ -10,6 +10,7 @@ from paceline.planner.workspace import SPLITS
 def assumptions(plan: Plan) -> Iterator[str]:
     request = plan.request
     model, parallel = request.model, request.parallel
+    yield "this is arithmetic, not a measurement: Paceline itself does not run a model on several GPUs yet"
     yield "GB is 10^9 bytes, GiB 2^30; a size without a unit is GiB, as cards are named (an H100 of 80 GB has 79.6 GiB)"
     biases = "; router biases in FP32" if model.has_experts else ""
     yield f"weights: {request.mix.name}{biases}"

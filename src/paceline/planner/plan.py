@@ -54,7 +54,7 @@ class Request:
 class Profile:
     """One role's memory on the GPU that holds the fewest tokens.
 
-    weights, workspace, pool: bytes; the pool may be negative, when the weights alone do not fit
+    weights, workspace, pool, left: bytes; the pool is what is left unless it was given, and `left` may be negative
     tokens_per_gpu: of the sequences on one GPU;  tokens: of all data-parallel ranks together
     longest: tokens of the longest single sequence
     fits: when it is as long as asked for, or takes a chunk of prefill
@@ -64,6 +64,7 @@ class Profile:
     kv_dtype: KvDtype
     weights: int
     workspace: Workspace
+    left: int
     pool: int
     kv: KvCost
     tokens_per_gpu: int
@@ -167,6 +168,7 @@ def _stage(request: Request, role: Role, context: int, space: Workspace, weights
         kv_dtype=request.kv[role],
         weights=weights,
         workspace=space,
+        left=left,
         pool=pool,
         kv=kv,
         tokens_per_gpu=tokens,

@@ -76,11 +76,36 @@ def test_tables_show_the_arithmetic() -> None:
             "deepseek-v3 --gpus 8 --pp 2 --dp 2 --gpu-memory 80",
             "does not fit on 8 GPUs; at least 16 GPUs with PP 2, DP 2",
         ),
+        (
+            "kimi-k2.5 --gpus 8 --kv-pool 150",
+            "does not fit on 8 GPUs: the KV pool of 150.00 GiB exceeds the card, which has 141.00 GiB; "
+            "no tensor parallelism is enough",
+        ),
+        (
+            "kimi-k2.5 --gpus 8 --gpu-memory 80 --kv-pool 20",
+            "does not fit on 8 GPUs: the KV pool of 20.00 GiB exceeds the 4.20 GiB that are left of the card in "
+            "prefill; at least 16 GPUs",
+        ),
         ("kimi-k2.5 --gpu-memory 4", "does not fit on one GPU; no tensor parallelism is enough"),
     ],
 )
 def test_the_verdict_says_how_much_of_the_context_fits(arguments: str, verdict: str) -> None:
-    assert verdict in run(*arguments.split()).splitlines()
+    assert run(*arguments.split()).splitlines()[0] == verdict
+
+
+def test_the_answer_comes_before_the_arithmetic_and_that_before_the_assumptions() -> None:
+    lines = run("llama-3.3-70b").splitlines()
+    assert lines[:5] == [
+        "fits 16,832 of 131,072 tokens of context; --context 131072 needs 2 GPUs",
+        "tokens that fit, in all: 16,832 in prefill, 21,888 in decode",
+        "longest sequence: 16,832 in prefill, 21,888 in decode",
+        "",
+        "llama-3.3-70b: 70.55B parameters, as published: BF16",
+    ]
+    assert any(line.startswith("one GPU: TP 1, PP 1, EP 1, DP 1") for line in lines)
+    assert lines[lines.index("") + 1 :].count("") == 3
+    assumptions = lines[len(lines) - lines[::-1].index("") :]
+    assert assumptions[0].endswith("Paceline itself does not run a model on several GPUs yet")
 
 
 def test_json_tells_the_longest_sequence_and_the_context() -> None:
@@ -117,7 +142,7 @@ def test_layers_with_a_span_are_shown_apart() -> None:
     output = run("llama-4-scout", "--gpus", "2", "--role", "decode")
     assert "KV per token, 12 layers that keep all" in output
     assert "KV per token, 36 layers, chunk of 8,192: at most 8,192 tokens" in output
-    assert "prefill" not in output.split("- GB is")[0].split("one of 2 GPUs")[1].splitlines()[0]
+    assert "prefill" not in output.split("- this is arithmetic")[0].split("one of 2 GPUs")[1].splitlines()[0]
 
 
 def test_published_figures() -> None:
