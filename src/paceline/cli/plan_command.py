@@ -16,10 +16,12 @@ from paceline.planner.plan import Request, Role, make
 from paceline.planner.summary import summarise
 from paceline.planner.units import parse_size
 
-Kv = Literal["bf16", "fp8", "fp8_per_token_head"]
+Kv = Literal["bfloat16", "bf16", "fp8_e4m3", "fp8", "fp8_per_token_head"]
 
 _KV: dict[Kv, KvDtype] = {
+    "bfloat16": "bfloat16",
     "bf16": "bfloat16",
+    "fp8_e4m3": "fp8_e4m3",
     "fp8": "fp8_e4m3",
     "fp8_per_token_head": "fp8_per_token_head",
 }
@@ -55,8 +57,12 @@ def plan(
     rest: Annotated[
         mix.Rest, typer.Option("--rest", help="With INT4 experts, what other linear layers are stored in.")
     ] = "bf16",
-    kv: Annotated[Kv, typer.Option("--kv", help="KV of decode.")] = "bf16",
-    prefill_kv: Annotated[Kv, typer.Option("--prefill-kv", help="KV of prefill.")] = "bf16",
+    kv: Annotated[
+        Kv, typer.Option("--kv", "--kv-dtype", help="KV of decode; bf16 and fp8 are short for the others.")
+    ] = "bfloat16",
+    prefill_kv: Annotated[
+        Kv, typer.Option("--prefill-kv", "--prefill-kv-dtype", help="KV of prefill.")
+    ] = "bfloat16",
     role: Annotated[Literal["prefill", "decode", "both"], typer.Option("--role")] = "both",
     context: Annotated[
         int | None,

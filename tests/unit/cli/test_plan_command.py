@@ -41,6 +41,14 @@ def test_the_same_pool_holds_twice_the_tokens_in_fp8() -> None:
     assert (bf16, fp8) == (48_200_000_000 // 70_272 // 64 * 64, 48_200_000_000 // 35_136 // 64 * 64)
 
 
+@pytest.mark.parametrize(("short", "name"), [("bf16", "bfloat16"), ("fp8", "fp8_e4m3")])
+def test_short_and_full_names_of_kv_dtypes_are_the_same(short: str, name: str) -> None:
+    full = run("kimi-k2.6", "--gpus", "8", "--kv-dtype", name, "--prefill-kv-dtype", name)
+    assert full == run("kimi-k2.6", "--gpus", "8", "--kv", short, "--prefill-kv", short)
+    kept = next(line for line in full.splitlines() if line.startswith("KV stored as"))
+    assert kept.split()[3:] == [name, name]
+
+
 def test_tables_show_the_arithmetic() -> None:
     output = run("kimi-k2.5", "--gpus", "8", "--gpu-memory", "80", "--ep", "8")
     for text in (
