@@ -12,7 +12,8 @@ from paceline.contracts.errors import InvalidRequest
 from paceline.engine.layout import KvDtype
 from paceline.planner import mix, model, published
 from paceline.planner.parallel import Parallel
-from paceline.planner.plan import Request, Role, make
+from paceline.planner.plan import Request, Role, check_cut, make
+from paceline.planner.search import less_tensor_parallel
 from paceline.planner.summary import summarise
 from paceline.planner.units import parse_size
 
@@ -55,8 +56,11 @@ def plan(
     ] = "native",
     group: Annotated[int, typer.Option("--group", help="Weights per scale of INT4: 32, 64 or 128.")] = 32,
     rest: Annotated[
-        mix.Rest, typer.Option("--rest", help="With INT4 experts, what other linear layers are stored in.")
-    ] = "bf16",
+        mix.Rest | None,
+        typer.Option(
+            "--rest", help="With INT4 experts, what other linear layers are stored in. [default: bf16]"
+        ),
+    ] = None,
     kv: Annotated[
         Kv, typer.Option("--kv", "--kv-dtype", help="KV of decode; bf16 and fp8 are short for the others.")
     ] = "bfloat16",
@@ -103,6 +107,8 @@ def plan(
             kv_pool=None if kv_pool is None else parse_size(kv_pool, "--kv-pool"),
             mtp=mtp,
         )
+        if tp is None:
+            _check_default_tp(request)
         made = make(request)
         summary = summarise(made)
     except InvalidRequest as e:
@@ -136,6 +142,17 @@ def _parallel(gpus: int | None, tp: int | None, pp: int, ep: int, dp: int) -> Pa
     if gpus is not None and gpus != parallel.gpus:
         raise InvalidRequest(f"--gpus {gpus} is not tp x pp x dp = {tp} x {pp} x {dp} = {parallel.gpus}")
     return parallel
+
+
+def _check_default_tp(request: Request) -> None:
+    """Raises `InvalidRequest` when the model cannot be cut so, with what to give in its place."""
+    try:
+        check_cut(request)
+    except InvalidRequest as e:
+        if (other := less_tensor_parallel(request)) is None:
+            raise
+        ep = f" --ep {other.ep}" if other.ep != request.parallel.ep else ""
+        raise InvalidRequest(f"{e}; give --tp {other.tp} --pp {other.pp}{ep}") from e
 
 
 def _show_published(screen: Screen, model_name: str | None, *, as_json: bool) -> None:

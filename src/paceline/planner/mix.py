@@ -74,14 +74,19 @@ def native(model: Model) -> Mix:
     return Mix(f"as published: {', '.join(names)} where its configuration says so, the rest BF16", stored)
 
 
-def choose(weights: str, group: int, rest: str, model: Model) -> Mix:
-    """The mix that the command line asks for. Raises `InvalidRequest` for one that is not offered."""
+def choose(weights: str, group: int, rest: str | None, model: Model) -> Mix:
+    """The mix that the command line asks for; a `rest` of None is BF16.
+
+    Raises `InvalidRequest` for one that is not offered.
+    """
     if weights not in get_args(Weights):
         raise InvalidRequest(f"--weights {weights} is none of {', '.join(get_args(Weights))}")
     if group not in GROUPS:
         raise InvalidRequest(f"--group {group} is none of {', '.join(map(str, GROUPS))}")
-    if rest not in get_args(Rest):
+    if rest is not None and rest not in get_args(Rest):
         raise InvalidRequest(f"--rest {rest} is none of {', '.join(get_args(Rest))}")
+    if rest is not None and not model.has_experts:
+        raise InvalidRequest(f"--rest {rest} is for models with experts, which this one has none of")
     match weights:
         case "native":
             return native(model)

@@ -1,6 +1,6 @@
 """Whether a model fits on some GPUs, and how many tokens beside it. Pure arithmetic."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from paceline.contracts.errors import InvalidRequest
@@ -16,8 +16,6 @@ from paceline.planner.weights import KindRow, by_kind, check_slices, local_bytes
 from paceline.planner.workspace import Step, Workspace, workspace
 
 Role: TypeAlias = Literal["prefill", "decode"]
-
-_MOST_TP = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +93,11 @@ class Plan:
 
 def make(request: Request) -> Plan:
     """Raises `InvalidRequest` when the model cannot be cut, its KV not be stored or its context not be as asked."""
-    config, parallel = request.model.config, request.parallel
-    parallel.check(config)
-    if request.context is not None and request.context > config.context:
-        raise InvalidRequest(f"--context {request.context} is more than the model's {config.context} tokens")
+    parallel, context = request.parallel, request.model.config.context
+    check_cut(request)
+    if request.whole_context > context:
+        raise InvalidRequest(f"--context {request.context} is more than the model's {context} tokens")
     served = request.model.served(mtp=request.mtp)
-    check_slices(served, request.mix, parallel)
     held = _stage_tensors(request)
     per_gpu = [local_bytes(stage, request.mix, parallel) for stage in held]
     fullest = max(range(parallel.pp), key=per_gpu.__getitem__)
@@ -118,24 +115,10 @@ def make(request: Request) -> Plan:
     )
 
 
-def fewest(request: Request) -> Parallel | None:
-    """The smallest tensor parallelism on which the request fits, else as it is; experts stay spread when they are.
-
-    Without a `context` it fits when it takes a chunk of prefill, however short that is.
-    """
-    for tp in range(1, _MOST_TP + 1):
-        ep = tp * request.parallel.dp if request.parallel.ep > 1 else 1
-        parallel = replace(request.parallel, tp=tp, ep=ep)
-        if _fits(replace(request, parallel=parallel)):
-            return parallel
-    return None
-
-
-def _fits(request: Request) -> bool:
-    try:
-        return make(request).fits
-    except InvalidRequest:  # it cannot be cut so
-        return False
+def check_cut(request: Request) -> None:
+    """Raises `InvalidRequest` when the model cannot be cut as asked."""
+    request.parallel.check(request.model.config)
+    check_slices(request.model.served(mtp=request.mtp), request.mix, request.parallel)
 
 
 def _stage_tensors(request: Request) -> list[list[Tensor]]:

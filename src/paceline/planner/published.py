@@ -15,7 +15,8 @@ from paceline.planner.kv import KvCost, kv_cost
 from paceline.planner.mix import GROUPS, Mix, Rest, fp8, int4_experts, native
 from paceline.planner.model import Model, find
 from paceline.planner.parallel import Parallel
-from paceline.planner.plan import Request, fewest
+from paceline.planner.plan import Request
+from paceline.planner.search import fewest
 from paceline.planner.units import GB, GIB
 from paceline.planner.weights import local_bytes, whole_bytes
 

@@ -3,7 +3,8 @@
 from dataclasses import dataclass, replace
 
 from paceline.planner.assumptions import assumptions
-from paceline.planner.plan import Plan, Profile, fewest
+from paceline.planner.plan import Plan, Profile
+from paceline.planner.search import fewest
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,6 +173,16 @@ def test_published_figures() -> None:
         (["glm-5.2", "--gpu-memory", "9" * 400], "is no size"),
         (["glm-5.2", "--context", "2000000"], "--context 2000000 is more than the model's 1048576 tokens"),
         (["llama-3.3-70b", "--gpus", "8", "--ep", "8"], "--ep 8 is for models with experts"),
+        (["llama-3.3-70b", "--weights", "int4", "--rest", "fp8"], "--rest fp8 is for models with experts"),
+        (
+            ["llama-4-scout", "--gpus", "16"],
+            "--tp 16 does not divide the 40 attention heads; give --tp 8 --pp 2\n",
+        ),
+        (
+            ["llama-4-scout", "--gpus", "16", "--ep", "16"],
+            "--tp 16 does not divide the 40 attention heads; give --tp 8 --pp 2 --ep 8\n",
+        ),
+        (["llama-4-scout", "--tp", "16"], "--tp 16 does not divide the 40 attention heads\n"),
         (["llama-3.3-70b", "--pp", "81"], "--pp 81 is more than the model's 80 layers"),
         (["glm-5.2", "--published"], "--published is about other models than glm-5.2"),
         (["glm-5.2", "--weights", "int4", "--group", "48"], "--group 48 is none of 32, 64, 128"),

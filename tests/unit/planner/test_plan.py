@@ -9,7 +9,8 @@ import pytest
 from paceline.contracts.errors import InvalidRequest
 from paceline.planner import mix, model
 from paceline.planner.parallel import Parallel
-from paceline.planner.plan import Request, fewest, make
+from paceline.planner.plan import Request, make
+from paceline.planner.search import fewest
 from paceline.planner.units import GB, GIB, parse_size
 from paceline.planner.workspace import Step, workspace
 from tests.unit.planner import shapes

@@ -110,7 +110,7 @@ def test_native_is_what_the_configuration_says(tmp_path: Path) -> None:
 
 def test_int4_is_experts_or_every_linear_layer(tmp_path: Path) -> None:
     dense = shapes.read(tmp_path, shapes.TINY)
-    chosen = mix.choose("int4", 32, "bf16", dense)
+    chosen = mix.choose("int4", 32, None, dense)
     attention, mlp = 3 * (64 * 64 * 2 + 16 * 64 * 2), 3 * 3 * 96 * 64
     others = 2 * 100 * 64 + 7 * 64
     assert total(dense, chosen, mtp=False) == (attention + mlp) * 9 // 16 + others * 2
