@@ -38,7 +38,7 @@ def plan(
         str | None,
         typer.Argument(
             metavar="MODEL",
-            help="A shape that ships with Paceline, a directory with a config.json, or a hub id in the hub's cache.",
+            help="A shape that ships with Paceline, a config.json or its directory, or a hub id in the hub's cache.",
         ),
     ] = None,
     gpus: Annotated[int | None, typer.Option("--gpus", min=1, help="[default: tp x pp x dp]")] = None,
@@ -123,7 +123,7 @@ def plan(
 def _required(name: str | None) -> str:
     if name is None:
         raise InvalidRequest(
-            f"name a MODEL: {', '.join(model.shipped())}, or a directory; or give --published"
+            f"name a MODEL: {', '.join(model.shipped())}, a config.json or its directory; or give --published"
         )
     return name
 

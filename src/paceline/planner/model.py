@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 
 from paceline.contracts.errors import InvalidRequest
@@ -14,6 +15,7 @@ from paceline.planner.tensors import Tensor, tensors
 
 SHAPES = Path(config_hf.__file__).parent / "shapes"
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_CONFIG = "config.json"
 _INDEX = "model.safetensors.index.json"
 _MOST_MTP = 16
 
@@ -52,33 +54,42 @@ def shipped() -> list[str]:
 def find(name: str) -> Model:
     """The model `name`. Raises `InvalidRequest` when there is none such, or one that this program cannot run."""
     if name in shipped():
-        told = read_json(SHAPES / name / "config.json").text("_source")
+        told = read_json(SHAPES / name / _CONFIG).text("_source")
         return replace(read(SHAPES / name, name), source=told)
-    directory = Path(name).expanduser()
+    path = Path(name).expanduser()
+    directory = path.parent if path.name == _CONFIG and path.is_file() else path
     if directory.is_dir():
         return read(directory, directory.resolve().name)
     if _HUB_ID.fullmatch(name) and (cached := _cached(name)) is not None:
         return read(cached, name)
+    meant = _resembling(name)
     raise InvalidRequest(
-        f"no model {name!r}: expected one of {', '.join(shipped())}, a directory with a config.json, "
-        "or a hub id whose config.json is in the hub's cache"
+        f"no model {name!r}{f' (did you mean {meant}?)' if meant else ''}: expected one of {', '.join(shipped())}, "
+        "a config.json, a directory with one, or a hub id whose config.json is in the hub's cache"
     )
 
 
 def read(directory: Path, name: str) -> Model:
     """The model whose config.json lies in `directory`; its weights need not be there."""
-    fields = read_json(directory / "config.json")
+    fields = read_json(directory / _CONFIG)
     config = config_hf.parse(fields, config_hf.eos_ids(directory))
     mtp_layers = _mtp_layers(config_hf.text_fields(fields))
     return Model(
         name=name,
-        source=f"{directory / 'config.json'}",
+        source=str(directory / _CONFIG),
         config=config,
         scheme=read_scheme(directory),
         mtp_layers=mtp_layers,
         tensors=tuple(tensors(config, mtp_layers)),
         stored_bytes=_stored_bytes(directory),
     )
+
+
+def _resembling(name: str) -> str | None:
+    """The shipped shape that `name` seems to stand for: published models have an owner before and a variant behind."""
+    last = name.rsplit("/", 1)[-1].lower()
+    beginnings = [shape for shape in shipped() if last.startswith(shape)]
+    return next(iter(beginnings or get_close_matches(last, shipped(), n=1, cutoff=0.8)), None)
 
 
 def _mtp_layers(text: Fields) -> int:
@@ -118,7 +129,7 @@ def _cached(repository: str) -> Path | None:
     from huggingface_hub.errors import HFValidationError
 
     try:
-        path = try_to_load_from_cache(repository, "config.json")
+        path = try_to_load_from_cache(repository, _CONFIG)
     except HFValidationError:
         return None
     return Path(path).parent if isinstance(path, str) else None

@@ -41,6 +41,33 @@ def test_a_directory_needs_no_weights(tmp_path: Path) -> None:
     assert len(found.config.layers) == 3
 
 
+def test_a_config_json_stands_for_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(shapes.TINY))
+    assert model.find(str(tmp_path / "config.json")) == model.find(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert model.find("config.json").name == tmp_path.name
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("moonshotai/Kimi-K2.6", "kimi-k2.6"),
+        ("meta-llama/Llama-4-Scout-17B-16E-Instruct", "llama-4-scout"),
+        ("unsloth/GLM5.2", "glm-5.2"),
+        ("GLM-5.2", "glm-5.2"),
+    ],
+)
+def test_an_unknown_name_brings_to_mind_a_shipped_one(name: str, meant: str) -> None:
+    with pytest.raises(InvalidRequest, match=rf"no model '{name}' \(did you mean {meant}\?\): expected"):
+        model.find(name)
+
+
+@pytest.mark.parametrize("name", ["Qwen/Qwen3-8B", "mistralai/Mistral-7B-v0.3", "owner/", "llama"])
+def test_other_names_bring_none_to_mind(name: str) -> None:
+    with pytest.raises(InvalidRequest, match=rf"no model '{name}': expected"):
+        model.find(name)
+
+
 def test_stored_bytes_are_those_of_the_index_or_of_the_files(tmp_path: Path) -> None:
     from safetensors.numpy import save_file
 
