@@ -86,7 +86,10 @@ def plan(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")] = False,
 ) -> None:
-    """Work out what fits: weights, workspace and KV per GPU, from a model's config.json alone."""
+    """Work out what fits: weights, workspace and KV per GPU, from a model's config.json alone.
+
+    What does not fit is an answer too, with exit status 0: for programs, --json says it in "fits". Bad input is 2.
+    """
     screen = Screen()
     try:
         if show_published:

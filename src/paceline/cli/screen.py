@@ -4,12 +4,25 @@ from contextlib import AbstractContextManager, nullcontext
 
 from rich.console import Console
 
+_CLOSED = 141
+"""What shells tell of a program that SIGPIPE ended."""
+
+
+class _Pipe(Console):
+    """Ends quietly when nobody reads any more, as in `paceline plan ... | head`."""
+
+    def on_broken_pipe(self) -> None:
+        try:
+            super().on_broken_pipe()
+        except SystemExit as e:
+            raise SystemExit(_CLOSED) from e
+
 
 class Screen:
     """Plain lines that are never wrapped, coloured or interpreted, so that paths and commands can be copied."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(highlight=False)
+        self.console = console or _Pipe(highlight=False)
         if not self.console.is_terminal:
             # A file or a pipe has no width to keep to.
             self.console.width = 200

@@ -1,6 +1,7 @@
 """`paceline plan`, as typed."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -144,6 +145,24 @@ def test_it_needs_no_torch() -> None:
     assert plan["weights_bytes"] == 2 * parameters
     assert plan["weights_bytes_per_gpu"] == 2 * (parameters + 7 * 161 * 8192) // 8
     assert plan["kv_bytes_per_token"] == 80 * 2 * 8 * 128 * 2
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_a_reader_that_leaves_is_no_error_to_talk_about(more: list[str]) -> None:
+    """As `head` does; here before the first line."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "paceline.cli", "plan", "llama-3.3-70b", *more]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_what_does_not_fit_is_told_by_json_and_not_by_the_exit_status() -> None:
+    assert json.loads(run("kimi-k2.5", "--json"))["fits"] is False  # `run` sees status 0
+    assert 'exit status 0: for programs, --json says it in "fits"' in " ".join(
+        run("--help").replace("│", " ").split()
+    )
 
 
 def test_layers_with_a_span_are_shown_apart() -> None:
