@@ -41,11 +41,11 @@ def plan(
             help="A shape that ships with Paceline, a config.json or its directory, or a hub id in the hub's cache.",
         ),
     ] = None,
-    gpus: Annotated[int | None, typer.Option("--gpus", min=1, help="[default: tp x pp x dp]")] = None,
+    gpus: Annotated[int | None, typer.Option("--gpus", min=1, show_default="tp x pp x dp")] = None,
     gpu_memory: Annotated[
         str, typer.Option("--gpu-memory", help="Of one GPU: 80, which is GiB, or 80GB, or 80GiB.")
     ] = "141",
-    tp: Annotated[int | None, typer.Option("--tp", min=1, help="[default: gpus / (pp x dp)]")] = None,
+    tp: Annotated[int | None, typer.Option("--tp", min=1, show_default="gpus / (pp x dp)")] = None,
     pp: Annotated[int, typer.Option("--pp", min=1, help="Stages of layers.")] = 1,
     ep: Annotated[int, typer.Option("--ep", min=1, help="Ranks that get whole experts.")] = 1,
     dp: Annotated[
@@ -58,7 +58,7 @@ def plan(
     rest: Annotated[
         mix.Rest | None,
         typer.Option(
-            "--rest", help="With INT4 experts, what other linear layers are stored in. [default: bf16]"
+            "--rest", help="With INT4 experts, what other linear layers are stored in.", show_default="bf16"
         ),
     ] = None,
     kv: Annotated[
@@ -70,7 +70,7 @@ def plan(
     role: Annotated[Literal["prefill", "decode", "both"], typer.Option("--role")] = "both",
     context: Annotated[
         int | None,
-        typer.Option("--context", min=1, help="Tokens of one sequence. [default: the model's most]"),
+        typer.Option("--context", min=1, help="Tokens of one sequence.", show_default="the model's most"),
     ] = None,
     chunk: Annotated[int, typer.Option("--chunk", min=1, help="Tokens of a step of prefill.")] = 8192,
     batch: Annotated[int, typer.Option("--batch", min=1, help="Sequences of a step of decode.")] = 256,

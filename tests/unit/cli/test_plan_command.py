@@ -165,6 +165,12 @@ def test_what_does_not_fit_is_told_by_json_and_not_by_the_exit_status() -> None:
     )
 
 
+def test_help_shows_defaults_that_depend_on_other_options() -> None:
+    shown = " ".join(run("--help").replace("│", " ").split())
+    for default in ("tp x pp x dp", "gpus / (pp x dp)", "bf16", "the model's most"):
+        assert f"[default: ({default})]" in shown
+
+
 def test_layers_with_a_span_are_shown_apart() -> None:
     output = run("llama-4-scout", "--gpus", "2", "--role", "decode")
     assert "KV per token, 12 layers that keep all" in output
