@@ -73,7 +73,7 @@ def quantize(
 def _shard_bytes(shard_gb: float) -> int:
     if not math.isfinite(shard_gb):
         raise InvalidRequest(f"--shard-gb {shard_gb} is no size")
-    return int(shard_gb * 1e9)
+    return round(shard_gb * 1e9)
 
 
 def _write(path: Path, report: Report, options: Options) -> None:
@@ -84,7 +84,9 @@ def _write(path: Path, report: Report, options: Options) -> None:
 
 
 def _table(report: Report) -> Table:
-    table = Table("layer", "relative error", "largest error", "bits per weight", "MB before", "MB after")
+    table = Table(
+        "layer", "relative RMS error", "largest absolute error", "bits per weight", "MB before", "MB after"
+    )
     for column in table.columns[1:]:
         column.justify = "right"
     for name, layer in report.layers.items():

@@ -1,8 +1,12 @@
 """What an output directory is being made from, so that nobody continues it with something else."""
 
 import json
+import shlex
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+
+import msgspec
 
 from paceline.contracts.errors import InvalidRequest
 from paceline.quantize.files import write_json
@@ -27,13 +31,30 @@ def claim(directory: Path, options: Options, source: str) -> None:
         raise InvalidRequest(f"{path} is damaged: {e}") from e
     if theirs != ours:
         raise InvalidRequest(
-            f"{directory.parent} was begun with {_difference(theirs, ours)}; remove it or choose another directory"
+            f"{directory.parent} was begun {_difference(theirs, ours)}, remove it or choose another directory"
         )
 
 
 def _difference(theirs: object, ours: dict[str, object]) -> str:
     if not isinstance(theirs, dict) or theirs.get("version") != ours["version"]:
-        return "another version of this program"
+        return "by another version of this program: continue with that"
     if theirs.get("options") != ours["options"]:
-        return f"other options ({theirs.get('options')})"
-    return "another source, or this one has changed since"
+        return f"with other options: give {_command_line(theirs.get('options'))}"
+    return "from another source, or this one has changed since: restore it"
+
+
+def _command_line(options: object) -> str:
+    """The options as they are typed."""
+    try:
+        return shlex.join(_words(msgspec.convert(options, Options)))
+    except (msgspec.ValidationError, InvalidRequest):
+        return "those"
+
+
+def _words(options: Options) -> Iterator[str]:
+    yield from ("--to", options.target, "--group", str(options.group), "--fp8", options.fp8)
+    for pattern in options.keep:
+        yield from ("--keep", pattern)
+    if options.experts_only:
+        yield "--experts-only"
+    yield from ("--shard-gb", str(options.shard_bytes / 1e9))

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 import signal
 from pathlib import Path
 
@@ -27,6 +29,7 @@ def test_a_model_is_quantized_and_reported(tmp_path: Path) -> None:
     assert total["bits_per_weight"] == 4 + 16 / 128 + 8 * 16 / (384 * 256)
     assert 0.09 < total["relative_rms_error"] < 0.11
     assert f"{total['relative_rms_error']:.4f}" in done.output
+    assert re.search(r"layer\W+relative RMS error\W+largest absolute error\W+bits per weight", done.output)
     assert "kept, asked for: model.layers.0.mlp.down_proj and 1 more" in done.output
 
 
@@ -45,6 +48,34 @@ def test_what_cannot_be_is_one_line(tmp_path: Path) -> None:
             1,
             f"paceline quantize: --shard-gb {float(size)} is no size\n",
         )
+
+
+def test_other_options_are_told_those_that_continue(tmp_path: Path) -> None:
+    command = ["quantize", str(save(tmp_path / "source", dense_tensors(2))), str(tmp_path / "out")]
+    # 1.001 GB is 1,000,999,999.9999999 bytes in floating point.
+    begun = shlex.split("--to int4 --group 64 --keep 're:.*0.*[qk]_proj' --keep down_proj --shard-gb 1.001")
+    assert CliRunner().invoke(app, [*command, *begun]).exit_code == 0
+    done = CliRunner().invoke(app, [*command, "--to", "fp8"])
+    assert done.exit_code == 1
+    told = re.search(
+        "was begun with other options: give (.*), remove it or choose another directory", done.output
+    )
+    assert told is not None
+    assert CliRunner().invoke(app, [*command, *shlex.split(told[1])]).exit_code == 0
+
+
+@pytest.mark.parametrize("options", ["int4", {"target": "int3"}, {"target": "int4", "group": 7}])
+def test_options_that_nobody_can_give_are_not_told(tmp_path: Path, options: object) -> None:
+    command = ["quantize", str(save(tmp_path / "source", dense_tensors(1))), str(tmp_path / "out")]
+    assert CliRunner().invoke(app, [*command, "--to", "fp8"]).exit_code == 0
+    manifest = tmp_path / "out" / ".quantize" / "manifest.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"options": options}))
+    done = CliRunner().invoke(app, [*command, "--to", "fp8"])
+    assert (done.exit_code, done.output) == (
+        1,
+        f"paceline quantize: {tmp_path / 'out'} was begun with other options: give those, remove it or choose "
+        "another directory\n",
+    )
 
 
 def test_ctrl_c_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from paceline.contracts.errors import InvalidRequest, Unavailable
+from paceline.quantize.manifest import claim
 from paceline.quantize.options import Options
 from paceline.quantize.run import quantize
 from tests.unit.quantize.checkpoints import contents, dense_tensors, ignore, save
@@ -130,6 +131,16 @@ def test_other_options_do_not_continue(source: Path, whole: dict[str, bytes]) ->
     with pytest.raises(InvalidRequest, match="begun with other options"):
         quantize(source, out, Options("int4", group=64, shard_bytes=1_000_000), ignore)
     assert contents(out) == whole
+
+
+def test_other_options_are_named_as_they_are_typed(tmp_path: Path) -> None:
+    directory = tmp_path / "out" / ".quantize"
+    directory.mkdir(parents=True)
+    claim(directory, Options("fp8", keep=("lm_head", "*.0.*"), experts_only=True), "source")
+    with pytest.raises(InvalidRequest) as refused:
+        claim(directory, OPTIONS, "source")
+    typed = "--to fp8 --group 32 --fp8 block --keep lm_head --keep '*.0.*' --experts-only --shard-gb 5.0"
+    assert f"was begun with other options: give {typed}, remove it or" in str(refused.value)
 
 
 @pytest.mark.parametrize("changed", ["weights", "config"])
