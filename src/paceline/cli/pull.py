@@ -26,7 +26,8 @@ def find(model: str | None, screen: Screen) -> ModelFiles:
 
 def pull(
     model: Annotated[
-        str | None, typer.Argument(help="An id on the Hugging Face hub. [default: SmolLM2-135M-Instruct]")
+        str | None,
+        typer.Argument(help="An id on the Hugging Face hub.", show_default="SmolLM2-135M-Instruct"),
     ] = None,
 ) -> None:
     """Fetch a model and verify it; quick when it is there already."""

@@ -24,7 +24,7 @@ _NUMBERS = ("run", "wait", "used/cached/pages", "hits", "tok/s", "restarts")
 def status(
     nats: Annotated[
         str | None,
-        typer.Option("--nats", help="URL of the NATS server. [default: that of the mesh on --port]"),
+        typer.Option("--nats", help="URL of the NATS server.", show_default="that of the mesh on --port"),
     ] = None,
     port: Annotated[
         int,

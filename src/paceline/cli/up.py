@@ -36,7 +36,8 @@ def up(
         typer.Option(
             "--model",
             envvar="PACELINE_MODEL",
-            help="A .gguf file, a Hugging Face directory, or a hub id. [default: SmolLM2-135M-Instruct]",
+            help="A .gguf file, a Hugging Face directory, or a hub id.",
+            show_default="SmolLM2-135M-Instruct",
         ),
     ] = None,
     port: Annotated[
@@ -47,27 +48,34 @@ def up(
     ] = 8080,
     prefill: Annotated[int, typer.Option("--prefill", min=0, help="Prefill workers.")] = 1,
     decode: Annotated[
-        int | None, typer.Option("--decode", min=1, help="Decode workers. [default: 1, or 2 with --unified]")
+        int | None,
+        typer.Option("--decode", min=1, help="Decode workers.", show_default="1, or 2 with --unified"),
     ] = None,
     unified: Annotated[bool, typer.Option("--unified", help="Decode workers run the prompts too.")] = False,
     draft: Annotated[
         bool, typer.Option("--draft/--no-draft", help="Draft tokens for the decode workers.")
     ] = True,
     engine: Annotated[
-        str | None, typer.Option("--engine", help="What runs the model. [default: torch]")
+        str | None, typer.Option("--engine", help="What runs the model.", show_default="torch")
     ] = None,
     device: Annotated[
         str | None,
         typer.Option(
-            "--device", envvar="PACELINE_DEVICE", help="Of the workers: cpu, cuda or cuda:N. [default: cpu]"
+            "--device",
+            envvar="PACELINE_DEVICE",
+            help="Of the workers: cpu, cuda or cuda:N.",
+            show_default="cpu",
         ),
     ] = None,
-    dtype: Annotated[Dtype | None, typer.Option("--dtype", help="Of the weights. [default: auto]")] = None,
+    dtype: Annotated[
+        Dtype | None, typer.Option("--dtype", help="Of the weights.", show_default="auto")
+    ] = None,
     kv_dtype: Annotated[
         KvDtype | None,
         typer.Option(
             "--kv-dtype",
-            help="Of cached keys and values. [default: bfloat16, or float32 with --dtype float32]",
+            help="Of cached keys and values.",
+            show_default="bfloat16, or float32 with --dtype float32",
         ),
     ] = None,
     decode_kv_dtype: Annotated[
