@@ -105,8 +105,9 @@ class StepAttention:
         plane.write(kv)
 
         def attend_to(members: Members, q: Tensor) -> Tensor:
-            k, v = plane.gather(members.table, q.dtype).chunk(2, 1)
-            return attend(q, k, v, members, scale=scale, sinks=sinks)
+            kv = plane.gather(members.table, q.dtype)[:, :, : members.positions]
+            heads = kv.shape[1] // 2
+            return attend(q, kv[:, :heads], kv[:, heads:], members, scale=scale, sinks=sinks)
 
         return plane.by_members(q, attend_to)
 

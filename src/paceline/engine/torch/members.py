@@ -37,12 +37,12 @@ def attend(
     """Attention of the rows of `members`.
 
     q: [sequences * query rows, heads, dim]
-    k: [sequences, kv_heads, n, dim], n at least `members.positions`
-    v: [sequences, kv_heads, n, value dim]
+    k: [sequences, kv_heads, positions, dim]
+    v: [sequences, kv_heads, positions, value dim]
     sinks: [heads], logits that join each head's softmax
     returns [sequences * query rows, heads, value dim]
     """
-    k, v, mask = k[:, :, : members.positions], v[:, :, : members.positions], members.mask
+    mask = members.mask
     q = q.view(members.sequences, members.query_rows, *q.shape[1:])
     short = members.query_rows <= SHORT
     causal = members.causal
