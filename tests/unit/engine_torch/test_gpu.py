@@ -42,9 +42,9 @@ GREEDY = Sampling(max_tokens=1, temperature=0.0)
 
 @pytest.fixture
 def compiled() -> None:
-    """In a process whose other tests run kernels in the interpreter, these would run there too."""
+    """In a process whose other tests run kernels in the interpreter, these would run there too: Triton decides once."""
     if "TRITON_INTERPRET" in os.environ:
-        pytest.skip("to be run without tests/unit/kernels")
+        pytest.skip("on a GPU: make test ARGS=tests/unit/engine_torch/test_gpu.py")
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
