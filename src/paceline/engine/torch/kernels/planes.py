@@ -8,8 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-E4M3_MAX = 448.0
-"""The largest finite e4m3 value. What is beyond would become NaN, so it is clamped before the cast."""
 SMALLEST_SCALE = 1e-12
 """The scale of a row of zeros. Its inverse is finite, and so is what it is divided by."""
 

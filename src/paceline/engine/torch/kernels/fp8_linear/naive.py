@@ -6,9 +6,9 @@ from torch.nn.functional import linear, pad
 
 from paceline.engine.torch.kernels.blocks import row_blocks
 from paceline.engine.torch.kernels.octets import decode_float8
+from paceline.model.floats import E4M3_MAX
 
 GROUP = 128  # activations of a token that share a scale
-E4M3_MAX = 448.0
 
 
 def dequantise(

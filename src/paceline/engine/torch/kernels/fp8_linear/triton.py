@@ -10,8 +10,9 @@ import triton.language as tl
 from torch import Tensor
 
 from paceline.engine.torch.kernels.aot import Specialisation
-from paceline.engine.torch.kernels.fp8_linear.naive import E4M3_MAX, GROUP
+from paceline.engine.torch.kernels.fp8_linear.naive import GROUP
 from paceline.engine.torch.kernels.tiles import shared_by, splits, tile_of, token_block
+from paceline.model.floats import E4M3_MAX
 
 
 @triton.jit(do_not_specialize=("tokens",))

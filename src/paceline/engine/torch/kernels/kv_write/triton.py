@@ -7,7 +7,8 @@ from torch import Tensor
 
 from paceline.contracts.hashing import PAGE_TOKENS
 from paceline.engine.torch.kernels.aot import Specialisation
-from paceline.engine.torch.kernels.planes import E4M3_MAX, SMALLEST_SCALE, PlaneView
+from paceline.engine.torch.kernels.planes import SMALLEST_SCALE, PlaneView
+from paceline.model.floats import E4M3_MAX
 
 
 def kv_write(x: Tensor, plane: PlaneView, slots: Tensor) -> None:
