@@ -10,9 +10,8 @@ from paceline.engine.torch.kernels.blocks import row_blocks
 def dequantise(packed: Tensor, scales: Tensor, zeros: Tensor | None, dtype: torch.dtype) -> Tensor:
     """int32 [rows, in/8] -> [rows, in], made in float32 and rounded once to `dtype`."""
     rows, groups = scales.shape
-    octets = packed.contiguous().view(
-        torch.uint8
-    )  # the low byte of a word first, as every platform of PyTorch has it
+    # The low byte of a word comes first, as every platform of PyTorch has it.
+    octets = packed.contiguous().view(torch.uint8)
     nibbles = torch.stack((octets & 15, octets >> 4), -1).view(rows, groups, -1)
     weight = nibbles.float()
     weight -= 8.0 if zeros is None else zeros[..., None]
