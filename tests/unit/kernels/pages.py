@@ -1,6 +1,6 @@
 """Pools of pages for the tests of attention: what no sequence may see is NaN."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -76,6 +76,19 @@ class Batch:
 def fill(values: Tensor, slots: Tensor, plane: Tensor) -> None:
     """Write rows [n, heads, dim] into the slots of a plane [pages, heads, PAGE_TOKENS, dim]."""
     plane[slots // PAGE_TOKENS, :, slots % PAGE_TOKENS] = values.to(plane.dtype)
+
+
+def windowed(rows: Rows, positions: Tensor, window: int) -> Rows:
+    """The same rows where each sees itself and the `window - 1` positions before it, and all its ancestors.
+
+    positions: int32 [T], the place of the row's token in its sequence, which sibling drafts share
+    """
+    return replace(rows, first=(positions - (window - 1)).clamp_(min=0))
+
+
+def chunked(rows: Rows, positions: Tensor, chunk: int) -> Rows:
+    """The same rows where each sees only the chunk of `chunk` positions that it lies in; of rows without drafts."""
+    return replace(rows, first=positions - positions % chunk)
 
 
 def with_drafts(batch: Batch, parents: list[list[int]]) -> Rows:

@@ -9,7 +9,7 @@ from paceline.engine.torch.kernels.kv_write import latent_write
 from paceline.engine.torch.kernels.mla_decode import mla_decode, naive, triton
 from paceline.engine.torch.kernels.planes import LatentView
 from paceline.engine.torch.kernels.rows import Rows
-from tests.unit.kernels.pages import Batch, with_drafts
+from tests.unit.kernels.pages import Batch, windowed, with_drafts
 
 Attention = Callable[..., Tensor]
 HEADS, CONTENT, ROPE, SCALE = 5, 32, 16, 0.1
@@ -119,7 +119,7 @@ def test_what_lies_outside_the_window_or_is_not_selected_is_not_read(attend: Att
     batch.page_table[0, 1] = 0
     case.check(attend, batch.causal(), selected)
     batch.page_table[0, 0] = 0
-    case.check(attend, batch.causal().windowed(batch.positions, 70))
+    case.check(attend, windowed(batch.causal(), batch.positions, 70))
 
 
 def test_bfloat16_queries_stay_within_their_rounding() -> None:

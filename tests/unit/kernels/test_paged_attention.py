@@ -8,7 +8,7 @@ from paceline.contracts.hashing import PAGE_TOKENS
 from paceline.engine.torch.kernels.paged_attention import naive, paged_attention, triton
 from paceline.engine.torch.kernels.planes import PlaneView
 from paceline.engine.torch.kernels.rows import Rows
-from tests.unit.kernels.pages import Batch, fill, with_drafts
+from tests.unit.kernels.pages import Batch, chunked, fill, windowed, with_drafts
 
 Attention = Callable[..., Tensor]
 KV_HEADS, GROUP, DIM, SCALE = 2, 3, 32, 0.2
@@ -99,7 +99,7 @@ def test_sinks_join_the_softmax_once_however_the_context_is_split(attend: Attent
 def test_pages_outside_the_window_or_chunk_are_not_read(attend: Attention, span: str) -> None:
     batch = Batch.make((1, 200), (5, 140), (1, 30))
     rows = batch.causal()
-    rows = rows.windowed(batch.positions, 10) if span == "window" else rows.chunked(batch.positions, 70)
+    rows = windowed(rows, batch.positions, 10) if span == "window" else chunked(rows, batch.positions, 70)
     case = Case(batch)
     # Those pages went back: page 0 is full of NaN. So is here what else lies outside.
     for s, first in enumerate(rows.first[rows.query_starts[:-1].long()].tolist()):
@@ -124,7 +124,7 @@ def test_ancestors_stay_visible_where_the_window_is_shorter_than_their_path(atte
     batch = Batch.make((64, 100))
     rows = with_drafts(batch, [[-1, *range(62)]])
     Case(batch).check(attend, rows)
-    Case(batch).check(attend, rows.windowed(batch.positions, 2))
+    Case(batch).check(attend, windowed(rows, batch.positions, 2))
 
 
 def test_bfloat16_queries_stay_within_their_rounding() -> None:

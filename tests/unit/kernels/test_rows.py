@@ -1,16 +1,16 @@
-from tests.unit.kernels.pages import Batch, with_drafts
+from tests.unit.kernels.pages import Batch, chunked, windowed, with_drafts
 
 
 def test_a_window_reaches_back_from_the_token_itself() -> None:
     batch = Batch.make((5, 5), (2, 70))
-    rows = batch.causal().windowed(batch.positions, 3)
+    rows = windowed(batch.causal(), batch.positions, 3)
     assert rows.first.tolist() == [0, 0, 0, 1, 2, 66, 67]
     assert rows.last.tolist() == [0, 1, 2, 3, 4, 68, 69]
 
 
 def test_a_chunk_begins_at_its_multiple() -> None:
     batch = Batch.make((5, 5), (2, 9))
-    assert batch.causal().chunked(batch.positions, 4).first.tolist() == [0, 0, 0, 0, 4, 4, 8]
+    assert chunked(batch.causal(), batch.positions, 4).first.tolist() == [0, 0, 0, 0, 4, 4, 8]
 
 
 def test_short_sequences_that_look_alike_are_grouped_and_long_ones_are_alone() -> None:

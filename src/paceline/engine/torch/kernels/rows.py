@@ -1,7 +1,7 @@
 """Which positions each query row of a step attends to."""
 
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -67,20 +67,6 @@ class Rows:
     def single(self) -> bool:
         """Every sequence has exactly one row."""
         return self.longest == 1 and self.count == self.sequences
-
-    def windowed(self, positions: Tensor, window: int) -> "Rows":
-        """The same rows where each sees itself and the `window - 1` positions before it, and all its ancestors.
-
-        positions: int32 [T], the place of the row's token in its sequence, which sibling drafts share
-        """
-        return replace(self, first=(positions - (window - 1)).clamp_(min=0))
-
-    def chunked(self, positions: Tensor, chunk: int) -> "Rows":
-        """The same rows where each sees only the chunk of `chunk` positions that it lies in (Llama 4).
-
-        positions: as for `windowed`. Ancestors in an earlier chunk are the caller's to clear.
-        """
-        return replace(self, first=positions - positions % chunk)
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:
