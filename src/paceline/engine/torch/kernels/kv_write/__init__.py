@@ -2,6 +2,9 @@
 
 e4m3 values are rounded to nearest even and clamped to the largest finite one. With a scale for each token and head it
 is their largest magnitude / 448, at least `SMALLEST_SCALE`.
+
+The engine does not call `convert_pages` and `convert_latent_pages` yet: pages change their form in host memory, on
+their way to another worker (docs/decisions/0012).
 """
 
 from torch import Tensor

@@ -1,4 +1,7 @@
-"""Whether pages still are whose they were, for all pages of a step at once."""
+"""Whether pages still are whose they were, for all pages of a step at once.
+
+The engine does not call this yet: its tags lie on the host, where they are compared (docs/decisions/0010).
+"""
 
 from torch import Tensor
 
