@@ -219,6 +219,6 @@ def _require_fp8(device: torch.device) -> None:
 
 
 def _native_dtype(device: torch.device) -> torch.dtype:
-    capable = torch.cpu.get_capabilities() if device.type == "cpu" else {"avx512_bf16": True}
-    native = any(capable.get(unit) for unit in ("avx512_bf16", "amx_bf16"))
+    capable = torch.cpu.get_capabilities()
+    native = device.type != "cpu" or any(capable.get(unit) for unit in ("avx512_bf16", "amx_bf16"))
     return torch.bfloat16 if native else torch.float32

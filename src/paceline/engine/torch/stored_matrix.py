@@ -118,7 +118,9 @@ def _same_order(one: Int64 | None, other: Int64 | None) -> bool:
 
 
 def _floating(parts: Sequence[Stored]) -> list[StoredTensor | TransposedTensor]:
-    return [*_all(parts, StoredTensor)] or [*_all(parts, TransposedTensor)]
+    """`parts` when all are in floating point, else nothing."""
+    found = [part for part in parts if isinstance(part, StoredTensor | TransposedTensor)]
+    return found if len(found) == len(parts) else []
 
 
 _Kind = TypeVar("_Kind")
