@@ -8,14 +8,13 @@ import numpy.typing as npt
 
 from paceline.contracts.errors import InvalidRequest
 from paceline.contracts.hashing import PAGE_TOKENS
-from paceline.engine.layout import Plane, PlaneKind
+from paceline.engine.layout import LATENT_BLOCK, Plane, PlaneKind
 from paceline.engine.profile import KvProfile
 from paceline.model.floats import E4M3_MAX, decode_bfloat16, decode_e4m3, encode_bfloat16, encode_e4m3
 
 UInt8: TypeAlias = npt.NDArray[np.uint8]
 Float32: TypeAlias = npt.NDArray[np.float32]
 
-_SCALE_BLOCK = 128
 _TINY = np.float32(1e-12)  # keeps the scale of a row of zeros from being zero
 _BFLOAT16 = np.arange(1 << 16, dtype=np.uint16)
 
@@ -104,9 +103,9 @@ def _decoder(plane: Plane, scales: tuple[float, ...] | None) -> Callable[[UInt8]
     def latent(page: UInt8) -> Float32:
         rows = page.reshape(PAGE_TOKENS, plane.row_bytes)
         width = plane.dim - plane.rotary
-        end = width + width // _SCALE_BLOCK * 4
+        end = width + width // LATENT_BLOCK * 4
         factors = np.ascontiguousarray(rows[:, width:end]).view(np.float32)
-        content = decode_e4m3(rows[:, :width]).reshape(PAGE_TOKENS, -1, _SCALE_BLOCK) * factors[..., None]
+        content = decode_e4m3(rows[:, :width]).reshape(PAGE_TOKENS, -1, LATENT_BLOCK) * factors[..., None]
         rotary = decode_bfloat16(np.ascontiguousarray(rows[:, end:]).view(np.uint16))
         return np.concatenate((content.reshape(PAGE_TOKENS, width), rotary), axis=1)[None]
 
@@ -147,7 +146,7 @@ def _encoder(plane: Plane, scales: tuple[float, ...] | None) -> Callable[[Float3
 
     def latent(rows: Float32, out: UInt8) -> None:
         width = plane.dim - plane.rotary
-        codes, factors = _quantise(rows[0, :, :width].reshape(PAGE_TOKENS, -1, _SCALE_BLOCK))
+        codes, factors = _quantise(rows[0, :, :width].reshape(PAGE_TOKENS, -1, LATENT_BLOCK))
         rotary = encode_bfloat16(np.ascontiguousarray(rows[0, :, width:])).view(np.uint8)
         out.reshape(PAGE_TOKENS, -1)[:] = np.concatenate(
             (codes.reshape(PAGE_TOKENS, width), factors.view(np.uint8), rotary), axis=1

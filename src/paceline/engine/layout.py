@@ -27,7 +27,8 @@ PlaneFormat: TypeAlias = Literal["float32", "bfloat16", "e4m3", "e4m3_scaled", "
     e4m3_latent   512 values | 4 float32 scales, one per 128 | 64 bfloat16 of the rotary key (DeepSeek's fp8_ds_mla)
 """
 
-_LATENT_BLOCK = 128
+LATENT_BLOCK = 128
+"""Values of a latent that share a scale in `e4m3_latent`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +50,9 @@ class Plane:
             case "fp8_e4m3", ("kv" | "latent"):
                 return replace(self, format="e4m3")
             case _, "latent":
-                if (self.dim - self.rotary) % _LATENT_BLOCK:
+                if (self.dim - self.rotary) % LATENT_BLOCK:
                     raise InvalidRequest(
-                        f"{dtype} has a scale for {_LATENT_BLOCK} values of a latent; "
+                        f"{dtype} has a scale for {LATENT_BLOCK} values of a latent; "
                         f"{self.dim - self.rotary} is no multiple"
                     )
                 return replace(self, format="e4m3_latent")
@@ -73,7 +74,7 @@ class Plane:
                 return self.dim + 4
             case "e4m3_latent":
                 latent = self.dim - self.rotary
-                return latent + 4 * (latent // _LATENT_BLOCK) + 2 * self.rotary
+                return latent + 4 * (latent // LATENT_BLOCK) + 2 * self.rotary
 
     @property
     def token_bytes(self) -> int:
@@ -132,11 +133,6 @@ class PageLayout:
         """Of one position in all groups, as long as none has given up pages."""
         return sum(group.token_bytes for group in self.groups)
 
-    @property
-    def full_token_bytes(self) -> int:
-        """Of one more position of a sequence that is longer than every span: what a long context costs."""
-        return sum(group.token_bytes for group in self.groups if group.span is None)
-
     def planes(self) -> Iterator[tuple[int, int, Plane]]:
         """(group, byte offset in a page, plane) of every plane."""
         for g, group in enumerate(self.groups):
@@ -144,10 +140,6 @@ class PageLayout:
             for plane in group.planes:
                 yield g, offset, plane
                 offset += plane.bytes
-
-    def group_of(self, layer: int) -> int:
-        """The group whose pages hold the KV of `layer`."""
-        return next(g for g, _, plane in self.planes() if plane.layer == layer)
 
     def stored_as(self, dtype: KvDtype) -> "PageLayout":
         """The same values in another dtype. Raises `InvalidRequest` where it does not fit."""

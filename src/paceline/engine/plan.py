@@ -11,11 +11,7 @@ from paceline.contracts.messages import FinishReason, Sampling, TokenTree
 from paceline.engine.drafts import depths
 from paceline.engine.holdings import Holdings
 from paceline.engine.sequence import Sequence
-from paceline.engine.step import Int32, Int64, Step
-
-
-def no_moves(groups: int) -> Int64:
-    return np.empty((groups, 0, 2), dtype=np.int64)
+from paceline.engine.step import Int32, Int64, Step, no_moves
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +95,7 @@ class StepResult:
     advances: tuple[Advance, ...]
     filling: tuple[Sequence, ...]
     failures: tuple[Failure, ...]
-    moves: Int64 = field(default_factory=lambda: no_moves(1))
+    moves: Int64 = field(default_factory=no_moves)
 
     def and_then(self, other: "StepResult") -> "StepResult":
         """Both, as if they had been one step whose moves are done."""

@@ -28,9 +28,9 @@ from paceline.engine.allocator import Allocator
 from paceline.engine.demand import Demand
 from paceline.engine.layout import PageGroup
 from paceline.engine.pages import PagePool
-from paceline.engine.plan import Advance, Entry, Failure, Plan, StepResult, build_step, no_moves
+from paceline.engine.plan import Advance, Entry, Failure, Plan, StepResult, build_step
 from paceline.engine.sequence import Sequence, State
-from paceline.engine.step import Int64
+from paceline.engine.step import Int64, no_moves
 
 AGEING = 1000.0
 """Tokens per second by which waiting shortens a rest. At the prefill rate of the worker this would be FIFO."""

@@ -15,8 +15,8 @@ Int64: TypeAlias = npt.NDArray[np.int64]
 Float32: TypeAlias = npt.NDArray[np.float32]
 
 
-def _no_moves() -> Int64:
-    return np.empty((1, 0, 2), dtype=np.int64)
+def no_moves(groups: int = 1) -> Int64:
+    return np.empty((groups, 0, 2), dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Step:
         Int32  # [G, S, max pages] of each sequence in order; 0 behind them and where one was given back
     )
     logit_rows: Int32  # [R] rows whose logits are wanted
-    moves: Int64 = field(default_factory=_no_moves)  # [G, M, 2] slots copied from -> to before anything else
+    moves: Int64 = field(default_factory=no_moves)  # [G, M, 2] slots copied from -> to before anything else
 
     @property
     def sequences(self) -> int:

@@ -32,7 +32,6 @@ log = structlog.get_logger(__name__)
 MAX_UNSAVED = 64
 """Prompts whose pages wait to be saved; more are not saved at all."""
 
-
 MAX_SPARSE = 4096
 """Keys of one lookup in the page groups with a span, those of the longest prefixes: what a message holds."""
 

@@ -11,7 +11,7 @@ from paceline.contracts.errors import InvalidRequest
 from paceline.contracts.hashing import PAGE_TOKENS, pages_for
 from paceline.engine.layout import PageLayout, plan_layout
 from paceline.engine.profile import scales_of
-from paceline.engine.step import Step
+from paceline.engine.step import Step, no_moves
 from paceline.engine.torch.attention import StepAttention
 from paceline.engine.torch.decoder import Decoder, Forward
 from paceline.engine.torch.planes import Slots, Table
@@ -91,5 +91,5 @@ def _one_prompt(tokens: list[int], *, groups: int, pages: int) -> Step:
         contexts=np.array([count], dtype=np.int32),
         page_table=table,
         logit_rows=np.zeros(1, dtype=np.int32),
-        moves=np.empty((groups, 0, 2), dtype=np.int64),
+        moves=no_moves(groups),
     )

@@ -8,13 +8,12 @@ import torch
 from torch import Tensor
 
 from paceline.contracts.hashing import PAGE_TOKENS
-from paceline.engine.layout import Plane
+from paceline.engine.layout import LATENT_BLOCK, Plane
 from paceline.engine.step import Int64
 from paceline.engine.torch.kernels.octets import decode_float8
+from paceline.model.floats import E4M3_MAX
 
-_E4M3_MAX = 448.0
 _TINY = 1e-12  # keeps the scale of a row of zeros from being zero
-_SCALE_BLOCK = 128
 # Float8 has no copy by index; its bytes have.
 _STORED = {"float32": torch.float32, "bfloat16": torch.bfloat16, "e4m3": torch.uint8}
 
@@ -153,12 +152,12 @@ class LatentPlane:
 
     def __init__(self, pages: Tensor, offset: int, plane: Plane) -> None:
         self._latent = plane.dim - plane.rotary
-        self._scales_end = self._latent + 4 * (self._latent // _SCALE_BLOCK)
+        self._scales_end = self._latent + 4 * (self._latent // LATENT_BLOCK)
         self._rows = pages[:, offset : offset + plane.bytes].view(-1, PAGE_TOKENS, plane.row_bytes)
 
     def write(self, slots: Slots, rows: Tensor) -> None:
         latent, rotary = rows[:, 0, : self._latent], rows[:, 0, self._latent :]
-        values, scales = quantise_rows(latent.reshape(len(rows), -1, _SCALE_BLOCK))
+        values, scales = quantise_rows(latent.reshape(len(rows), -1, LATENT_BLOCK))
         parts = (values.view(len(rows), -1), scales.view(torch.uint8), rotary.bfloat16().view(torch.uint8))
         self._rows[slots.page, slots.offset] = torch.cat(parts, -1)
 
@@ -167,7 +166,7 @@ class LatentPlane:
         latent = decode_float8(rows[..., : self._latent].view(torch.float8_e4m3fn))
         scales = rows[..., self._latent : self._scales_end].contiguous().view(torch.float32)
         rotary = rows[..., self._scales_end :].contiguous().view(torch.bfloat16)
-        scaled = latent.view(*scales.shape, _SCALE_BLOCK) * scales[..., None]
+        scaled = latent.view(*scales.shape, LATENT_BLOCK) * scales[..., None]
         return _by_sequence(torch.cat((scaled.flatten(-2).to(dtype), rotary.to(dtype)), -1)[:, None], table)
 
 
@@ -208,13 +207,13 @@ def open_plane(pages: Tensor, offset: int, plane: Plane, scale: Tensor | None) -
 
 def encode_e4m3(values: Tensor) -> Tensor:
     """The bytes of `values` as e4m3, those beyond its range at its ends."""
-    return values.clamp(-_E4M3_MAX, _E4M3_MAX).to(torch.float8_e4m3fn).view(torch.uint8)
+    return values.clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn).view(torch.uint8)
 
 
 def quantise_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
     """Bytes of e4m3 [..., dim] and their float32 scales [...]: the largest value of each row becomes 448."""
     wide = rows.float()
-    scales = wide.abs().amax(-1).clamp_min(_TINY) / _E4M3_MAX
+    scales = wide.abs().amax(-1).clamp_min(_TINY) / E4M3_MAX
     return encode_e4m3(wide / scales[..., None]), scales
 
 

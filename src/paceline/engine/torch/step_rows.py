@@ -10,7 +10,8 @@ import torch
 from paceline.engine.step import Int32, Int64, Step
 from paceline.engine.torch.kernels.rows import Rows
 from paceline.engine.torch.upload import upload
-from paceline.model.config import Chunk, Span, Window
+from paceline.engine.torch.visibility import first_seen
+from paceline.model.config import Span
 
 
 def step_rows(step: Step, spans: Sequence[Span | None], device: torch.device) -> list[Rows]:
@@ -26,7 +27,7 @@ def step_rows(step: Step, spans: Sequence[Span | None], device: torch.device) ->
     bits = np.where(drafted, np.int64(1) << (places - bases[owners]).clip(0).astype(np.int64), 0)
     arrays: list[npt.NDArray[np.integer]] = [step.query_starts, step.contexts, last, bases]
     for span in spans:
-        first = _first(step.positions, span)
+        first = first_seen(step.positions, span)
         arrays += [first, _ancestors(step, drafted, bits, first)] if with_drafts else [first]
     query_starts, contexts, last_seen, draft_base, *rest = upload(arrays, device)
     rows = Rows(
@@ -66,17 +67,6 @@ def part(step: Step, sequences: Int64) -> tuple[Step, Int64]:
         contexts=step.contexts[sequences],
         page_table=step.page_table[:, sequences],
     ), rows
-
-
-def _first(positions: Int32, span: Span | None) -> Int32:
-    """The first position that each row may see."""
-    match span:
-        case None:
-            return np.zeros_like(positions)
-        case Window(size):
-            return np.maximum(positions - (size - 1), 0)
-        case Chunk(size):
-            return positions - positions % size
 
 
 def _ancestors(step: Step, drafted: npt.NDArray[np.bool_], bits: Int64, first: Int32) -> Int64:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from paceline.contracts.hashing import PAGE_TOKENS
-from paceline.engine.layout import PageLayout, Plane
+from paceline.engine.layout import LATENT_BLOCK, PageLayout, Plane
 from paceline.engine.torch.kernels.kv_write import kv_write
 from paceline.engine.torch.kernels.planes import LatentView, PlaneView
 from paceline.engine.torch.pool import PlaneKey
@@ -18,7 +18,6 @@ _TYPES = {
     "e4m3": torch.float8_e4m3fn,
     "e4m3_scaled": torch.float8_e4m3fn,
 }
-_SCALE_BLOCK = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +99,6 @@ def _latent(stored: Tensor, plane: Plane, scale: float) -> LatentView:
     content = plane.dim - plane.rotary
     if plane.format == "e4m3_latent":
         rows = stored.view(-1, PAGE_TOKENS, plane.row_bytes)
-        return LatentView.rows(rows, content, content // _SCALE_BLOCK)
+        return LatentView.rows(rows, content, content // LATENT_BLOCK)
     rows = stored.view(_TYPES[plane.format]).view(-1, PAGE_TOKENS, plane.dim)
     return LatentView.joined(rows, content, scale)

@@ -61,13 +61,19 @@ def visible(step: Step, members: list[int], columns: Int64, span: Span | None) -
 
 def _within(span: Span, rows: Int32, columns: Int64) -> Bools:
     """Whether a row at position [members, rows] looks back as far as each column's position [members, columns]."""
-    match span:
-        case Window(size):
-            first = rows - size + 1
-        case Chunk(size):
-            first = rows // size * size
-    within: Bools = columns[:, None, :] >= first[:, :, None]
+    within: Bools = columns[:, None, :] >= first_seen(rows, span)[:, :, None]
     return within
+
+
+def first_seen(positions: Int32, span: Span | None) -> Int32:
+    """The first position that each row may see."""
+    match span:
+        case None:
+            return np.zeros_like(positions)
+        case Window(size):
+            return np.maximum(positions - (size - 1), 0)
+        case Chunk(size):
+            return positions - positions % size
 
 
 def _ancestors(parents: Int32) -> Bools:
