@@ -128,7 +128,7 @@ def _check(files: ModelFiles, options: Options) -> None:
         raise InvalidRequest(f"device {options.device!r} is none of cpu, cuda, cuda:N")
     config = read_config(files)
     if options.engine != "fake":
-        check_weights(open_weights(files, config), files.path, os.environ.get("PACELINE_DEVICE", "cpu"))
+        check_weights(open_weights(files, config), files.path, options.device or "cpu")
         for dtype in (options.kv_dtype, options.decode_kv_dtype):
             plan_layout(config, dtype or "float32")
     ChatTemplate.load(files)
