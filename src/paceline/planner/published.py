@@ -64,7 +64,7 @@ def claims() -> list[Claim]:
 
 def _kimi_tokens() -> Iterator[Claim]:
     model = find("kimi-k2.6")
-    bf16, per_layer, rows = (_kv(model, dtype).token_bytes for dtype in _LATENT_DTYPES)
+    bf16, per_layer, rows = _token_bytes(model)
     pool = 686_000 * bf16
     yield Claim(
         model="Kimi K2.6",
@@ -133,7 +133,7 @@ def _glm_weights(
 
 def _glm_tokens(model: Model, mix: Mix) -> Claim:
     """How much of a GPU the engine took is not published; engines take 80 to 90 percent unless told otherwise."""
-    bf16, per_layer, rows = (_kv(model, dtype).token_bytes for dtype in _LATENT_DTYPES)
+    bf16, per_layer, rows = _token_bytes(model)
     weights = _even(model, mix, True)
     used = weights + 1_180_000 * per_layer
     low = (0.8 * _H200 * GB - _sharded(model, mix, True)) / rows
@@ -203,7 +203,13 @@ def _kimi_weights(model: Model) -> Iterator[Claim]:
     )
 
 
-_LATENT_DTYPES: tuple[KvDtype, ...] = ("bfloat16", "fp8_e4m3", "fp8_per_token_head")
+def _token_bytes(model: Model) -> tuple[int, int, int]:
+    """In bfloat16, in FP8 with a scale per layer, and in FP8 in rows that carry their scales."""
+    return (
+        _kv(model, "bfloat16").token_bytes,
+        _kv(model, "fp8_e4m3").token_bytes,
+        _kv(model, "fp8_per_token_head").token_bytes,
+    )
 
 
 def _kv(model: Model, dtype: KvDtype) -> KvCost:
