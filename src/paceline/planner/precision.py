@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from paceline.contracts.errors import InvalidRequest
 from paceline.model.quantized.formats import Format, Fp8Format, Int4Format
+from paceline.model.quantized.fp4 import MXFP4_GROUP, NVFP4_GROUP
 
 _WHOLE = 2**31
 """A block that is never smaller than the matrix."""
@@ -27,14 +28,15 @@ class Precision:
 
 FP32 = Precision("FP32", 32)
 BF16 = Precision("BF16", 16)
-FP8 = Precision("FP8, block 128", 8, 32, 128, 128)
 
 
 def int4(group: int | None, zero_bits: int = 0) -> Precision:
-    """Groups of inputs that share a 16-bit scale."""
+    """Groups of inputs that share a 16-bit scale; None: all inputs of an output share one."""
     if group is not None and group < 1:
         raise InvalidRequest(f"a group of {group} weights cannot share a scale")
-    return Precision(f"INT4, group {group}", 4, 16 + zero_bits, 1, group or _WHOLE)
+    return Precision(
+        "INT4" if group is None else f"INT4, group {group}", 4, 16 + zero_bits, 1, group or _WHOLE
+    )
 
 
 def of_format(stored: Format) -> Precision:
@@ -44,5 +46,9 @@ def of_format(stored: Format) -> Precision:
     if isinstance(stored, Fp8Format):
         rows, columns = stored.block or (1, _WHOLE)
         return Precision(f"FP8, block {rows}x{columns}" if stored.block else "FP8", 8, 32, rows, columns)
-    group = 16 if stored.layout.startswith("nvfp4") else 32
-    return Precision("NVFP4" if group == 16 else "MXFP4", 4, 8, 1, group)
+    if stored.layout.startswith("nvfp4"):
+        return Precision("NVFP4", 4, 8, 1, NVFP4_GROUP)
+    return Precision("MXFP4", 4, 8, 1, MXFP4_GROUP)
+
+
+FP8 = of_format(Fp8Format((128, 128)))
