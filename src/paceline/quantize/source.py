@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from paceline.contracts.errors import InvalidRequest
-from paceline.model.fields import read_json
 from paceline.model.fused import FusedExperts
 from paceline.model.quantized.configuration import read_scheme
 from paceline.model.quantized.formats import Fp8Format
@@ -74,7 +73,7 @@ class Source:
     def experts(self, name: str) -> list[tuple[str, Matrix]] | None:
         """The modules of all experts in the tensor `name`, which holds them of one layer: of Llama 4, whose experts
         have names of their own in quantized checkpoints. None for another model."""
-        if read_json(self.directory / _CONFIG).text("model_type", "") not in _LLAMA4:
+        if self.config.get("model_type") not in _LLAMA4:
             return None
         prefix, _, kind = name.rpartition(".")
         experts, columns, rows = self.array(name).values.shape
