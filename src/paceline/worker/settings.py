@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from paceline.engine.layout import KvDtype
+from paceline.engine.registry import ComputeDtype, EngineName
+
 
 @dataclass(frozen=True)
 class WorkerSettings:
@@ -16,9 +19,9 @@ class WorkerSettings:
     kv_bytes: int
     model: str | None = None
     model_name: str | None = None
-    engine: Literal["torch", "fake"] = "torch"
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    kv_dtype: Literal["auto", "float32", "bfloat16", "fp8_e4m3", "fp8_per_token_head"] = "auto"
+    engine: EngineName = "torch"
+    dtype: ComputeDtype = "auto"
+    kv_dtype: Literal["auto", KvDtype] = "auto"
     device: str = "cpu"
     threads: int = os.cpu_count() or 1
     step_tokens: int = 256
