@@ -16,6 +16,9 @@ from paceline.engine.torch.kernels.planes import LatentView
 from paceline.engine.torch.kernels.rows import Rows
 from paceline.engine.torch.kernels.split_context import splits_of
 from paceline.engine.torch.kernels.split_context.triton import (
+    DRAFTS,
+    STEP_ARRAYS,
+    VISIBLE,
     advance_softmax,
     combine,
     is_ancestor,
@@ -116,16 +119,7 @@ def _shape(block_heads: int) -> dict[str, int]:
 
 # Numbers and arrays that differ from step to step, for whose sizes and addresses nothing shall be compiled anew.
 _STEP_NUMBERS = ("rows", "sequences", "selections", "table_row")
-_STEP_ARRAYS = (
-    "page_table",
-    "query_starts",
-    "contexts",
-    "first",
-    "last",
-    "ancestors",
-    "draft_base",
-    "selected",
-)
+_STEP_ARRAYS = (*STEP_ARRAYS, "selected")
 
 
 @triton.jit(do_not_specialize=_STEP_NUMBERS, do_not_specialize_on_alignment=_STEP_ARRAYS)
@@ -267,12 +261,11 @@ def _specialisation(
     }
     queries = ("q_content_row", "q_content_head", "q_rope_row", "q_rope_head")
     latents = ("content_page", "content_token", "rope_page")
-    step = ("page_table", "query_starts", "contexts", "first", "last")
     return Specialisation(
         kernel=_attend,
         signature={
             **{name: f"{kind}:16" for name, kind in pointers.items()},
-            **dict.fromkeys(step, "*i32"),
+            **VISIBLE,
             **dict.fromkeys(("logit_scale", "value_scale"), "fp32"),
             **dict.fromkeys((*queries, *latents), "i32:16"),
             **dict.fromkeys((*_STEP_NUMBERS, "rope_token_8", "scales_page", "scales_token"), "i32"),
@@ -294,13 +287,12 @@ def _specialisation(
 
 _SCALES = {"scales": "*fp32"}
 _SELECTED = {"selected": "*i32"}
-_DRAFTS = {"ancestors": "*i64", "draft_base": "*i32"}
 
 AOT = (
     *(_specialisation(heads, "bf16", "bf16") for heads in (8, 32)),
     *(_specialisation(heads, "fp8e4nv", "fp8e4nv") for heads in (8, 128)),
     _specialisation(32, "fp8e4nv", "bf16", **_SCALES),
-    _specialisation(64, "bf16", "bf16", False, **_DRAFTS),
+    _specialisation(64, "bf16", "bf16", False, **DRAFTS),
     _specialisation(8, "fp8e4nv", "bf16", False, **_SCALES, **_SELECTED),
-    _specialisation(128, "fp8e4nv", "bf16", False, **_SCALES, **_SELECTED, **_DRAFTS),
+    _specialisation(128, "fp8e4nv", "bf16", False, **_SCALES, **_SELECTED, **DRAFTS),
 )

@@ -17,6 +17,9 @@ from paceline.engine.torch.kernels.planes import PlaneView, check_contiguous
 from paceline.engine.torch.kernels.rows import Rows
 from paceline.engine.torch.kernels.split_context import splits_of
 from paceline.engine.torch.kernels.split_context.triton import (
+    DRAFTS,
+    STEP_ARRAYS,
+    VISIBLE,
     advance_softmax,
     combine,
     is_ancestor,
@@ -113,12 +116,11 @@ def _shape(lines: int, dim: int, itemsize: int) -> dict[str, int]:
     }
 
 
-# Numbers and arrays that differ from step to step, for whose sizes and addresses nothing shall be compiled anew.
+# Numbers that differ from step to step, for whose sizes nothing shall be compiled anew.
 _STEP_NUMBERS = ("rows", "sequences", "table_row")
-_STEP_ARRAYS = ("page_table", "query_starts", "contexts", "first", "last", "ancestors", "draft_base")
 
 
-@triton.jit(do_not_specialize=_STEP_NUMBERS, do_not_specialize_on_alignment=_STEP_ARRAYS)
+@triton.jit(do_not_specialize=_STEP_NUMBERS, do_not_specialize_on_alignment=STEP_ARRAYS)
 def _attend(
     out,  # [splits, T, HEADS, DIM]
     log_sums,  # [splits, T, HEADS]
@@ -246,13 +248,12 @@ def _specialisation(lines: int, dim: int, kv: str, **optional: str) -> Specialis
         "value": f"*{kv}",
         **optional,
     }
-    step = ("page_table", "query_starts", "contexts", "first", "last")
     absent = {"key_scales", "value_scales", "ancestors", "draft_base", "sinks"} - optional.keys()
     return Specialisation(
         kernel=_attend,
         signature={
             **{name: f"{kind}:16" for name, kind in pointers.items()},
-            **dict.fromkeys(step, "*i32"),
+            **VISIBLE,
             **dict.fromkeys(("logit_scale", "value_scale"), "fp32"),
             **dict.fromkeys(("q_row", "q_head", "key_page", "value_page"), "i32:16"),
             **dict.fromkeys((*_STEP_NUMBERS, "key_scales_page", "value_scales_page"), "i32"),
@@ -272,14 +273,13 @@ def _specialisation(lines: int, dim: int, kv: str, **optional: str) -> Specialis
 
 
 _SCALES = {"key_scales": "*fp32", "value_scales": "*fp32"}
-_DRAFTS = {"ancestors": "*i64", "draft_base": "*i32"}
 
 AOT = (
     *(_specialisation(16, dim, "bf16") for dim in (128, 192)),
     _specialisation(16, 64, "fp8e4nv", sinks="*fp32", **_SCALES),
     _specialisation(16, 256, "fp8e4nv"),
-    _specialisation(32, 256, "bf16", **_DRAFTS),
-    _specialisation(64, 128, "bf16", **_DRAFTS),
+    _specialisation(32, 256, "bf16", **DRAFTS),
+    _specialisation(64, 128, "bf16", **DRAFTS),
     _specialisation(64, 192, "bf16"),
     _specialisation(64, 256, "fp8e4nv"),
     _specialisation(128, 128, "bf16"),

@@ -1,4 +1,4 @@
-"""What the kernels share that split the context: the rows of a program, softmax in steps, and the sum of the parts."""
+"""What the kernels share that split the context: arrays of a step, softmax in steps, and the sum of the parts."""
 
 import torch
 import triton
@@ -8,6 +8,12 @@ from torch import Tensor
 from paceline.engine.torch.kernels.aot import Specialisation
 from paceline.engine.torch.kernels.split_context import MOST_SPLITS
 
+VISIBLE = dict.fromkeys(("page_table", "query_starts", "contexts", "first", "last"), "*i32")
+"""Types of the arrays that say what the rows of a step see."""
+DRAFTS = {"ancestors": "*i64", "draft_base": "*i32"}
+"""And of those that are None in a step without drafts."""
+STEP_ARRAYS = (*VISIBLE, *DRAFTS)
+"""They differ from step to step: nothing shall be compiled anew for their addresses."""
 _MOST: int = triton.next_power_of_2(MOST_SPLITS)
 _STEP = 16
 
