@@ -1,4 +1,8 @@
-"""Operations on tensors that have a Triton kernel on CUDA and plain torch elsewhere: one package each."""
+"""Operations on tensors that have a Triton kernel on CUDA and plain torch elsewhere: one package each.
+
+The plain forms of those on pages (`paged_attention`, `mla_decode`, `kv_write`, `page_tags`) are references: where their
+kernels do not run, the engine has `engine.torch.attention`.
+"""
 
 import torch
 
