@@ -1,6 +1,6 @@
 """Operations on tensors that have a Triton kernel on CUDA and plain torch elsewhere: one package each.
 
-The plain forms of those on pages (`paged_attention`, `mla_decode`, `kv_write`, `page_tags`) are references: where their
+The plain forms of those on pages (`paged_attention`, `mla_decode`, `kv_write`) are references: where their
 kernels do not run, the engine has `engine.torch.attention`.
 """
 
