@@ -9,6 +9,7 @@ import pytest
 import typer.testing
 
 from paceline.cli.__main__ import app
+from paceline.contracts.errors import InvalidRequest
 from tests.system.tiny import save_tokenizer
 from tests.unit.model.test_refusals import DECODER, Checkpoint
 
@@ -40,6 +41,17 @@ def test_latents_that_a_kv_dtype_does_not_fit(model: Checkpoint) -> None:
 def test_a_device_that_there_is_none_of(model: Checkpoint) -> None:
     model.save()
     assert refused(model, "--device", "gpu") == "device 'gpu' is none of cpu, cuda, cuda:N"
+
+
+def test_weights_are_checked_for_the_device_that_was_asked_for(
+    model: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(stored: object, path: object, device: str) -> None:
+        raise InvalidRequest(f"nothing multiplies these on {device}")
+
+    model.save()
+    monkeypatch.setattr("paceline.cli.up.check_weights", refuse)
+    assert refused(model, "--device", "cuda:1") == "nothing multiplies these on cuda:1"
 
 
 @pytest.mark.parametrize("engine", ["torch", "fake"])
