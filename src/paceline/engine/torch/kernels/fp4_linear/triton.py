@@ -17,4 +17,9 @@ def as_exponents(scales: Tensor) -> Tensor:
     return scales.view(torch.uint8) if scales.dtype == torch.float8_e8m0fnu else scales
 
 
-AOT = tuple(specialisation(tokens, "fp4", zeros=False) for tokens in (16, 128))
+# MXFP4, whose scales are exponents, and NVFP4.
+AOT = tuple(
+    specialisation(tokens, "fp4", zeros=False, scales=scales, group=group)
+    for tokens in (16, 128)
+    for scales, group in (("u8", 32), ("fp8e4nv", 16))
+)

@@ -84,8 +84,8 @@ AOT = tuple(
             "eps": "fp32", "heads": "i32", "dim": "i32:16", "x_row": "i32:16", "x_head": "i32:16",
             "weight_head": "i32:16",
         },
-        constants={"ADD": add, "WEIGHTED": True, "BLOCK": block},
+        constants={"ADD": add, "WEIGHTED": weighted, "BLOCK": block},
         num_warps=_block(block)["num_warps"],
     )
-    for add, block in ((True, 8192), (False, 128))
+    for add, weighted, block in ((True, True, 8192), (False, True, 128), (False, False, 128))
 )  # fmt: skip

@@ -163,18 +163,20 @@ _TILES = {
 }
 
 
-def specialisation(tokens: int, code: str, *, zeros: bool) -> Specialisation:
-    """The kernel for a tile of so many tokens, and groups of 32."""
+def specialisation(
+    tokens: int, code: str, *, zeros: bool, scales: str = "bf16", group: int = 32
+) -> Specialisation:
+    """The kernel for a tile of so many tokens. `scales` is Triton's name of their type."""
     tile = _TILES[tokens]
     return Specialisation(
         kernel=_linear,
         signature={
-            "x": "*bf16:16", "packed": "*i32:16", "scales": "*bf16:16" if code == "int4" else "*u8:16",
+            "x": "*bf16:16", "packed": "*i32:16", "scales": f"*{scales}:16",
             "zeros": "*u8:16", "factors": "*fp32:16", "out": "*fp32:16",
             "tokens": "i32", "rows": "i32:16", "words": "i32:16", "part": "i32:16",
         },
         constants={
-            "CODE": code, "GROUP_WORDS": 4, "HAS_ZEROS": zeros, "TOKENS": tokens,
+            "CODE": code, "GROUP_WORDS": group // 8, "HAS_ZEROS": zeros, "TOKENS": tokens,
             "ROWS": tile["ROWS"], "WORDS": tile["WORDS"],
         },
         num_warps=tile["num_warps"],
