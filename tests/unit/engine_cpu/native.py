@@ -1,0 +1,55 @@
+"""Kernels of the native step as libraries, through a few C functions over the headers' templates."""
+
+import ctypes
+import os
+import time
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from paceline.engine.cpu import levels
+from paceline.engine.cpu.build import cache_directory, library
+from paceline.engine.cpu.levels import Level
+
+SHIMS = Path(__file__).parent / "native"
+LEVELS: tuple[Level, ...] = levels.LEVELS
+
+SANITIZE = "NATIVE_SANITIZE"
+"""What the environment says to build with: `address,undefined` or `thread`. The runtime has to be preloaded."""
+
+_WARNINGS = ("-Wall", "-Wextra", "-Werror")
+_SIMDE = Path("/usr/include/simde/x86/avx512.h")
+_KEPT_S = 3 * 24 * 3600
+
+
+@cache
+def build(source: Path, level: Level, *flags: str) -> ctypes.CDLL:
+    """`source` compiled for `level` with `flags` behind the product's own.
+
+    What this machine lacks of AVX-512 is emulated by SIMDe (Debian: libsimde-dev). Skips the test when the machine runs
+    neither. Libraries are kept as long as no header changes.
+    """
+    if level not in levels.supported():
+        if level != "avx512" or not _SIMDE.exists():
+            pytest.skip(f"this machine does not run {level}")
+        flags = ("-DPACELINE_SIMDE", *levels.FLAGS[levels.supported()[0]], *flags)
+        level = "plain"
+    if sanitizers := os.environ.get(SANITIZE):
+        flags = ("-g", "-fno-omit-frame-pointer", f"-fsanitize={sanitizers}", *flags)
+        flags = (*flags, "-fno-sanitize-recover=all")
+    directory = cache_directory() / "tests"
+    path = library(level, source, (*_WARNINGS, *flags), directory)
+    os.utime(path)
+    _remove_unused(directory)
+    return ctypes.CDLL(str(path))
+
+
+def _remove_unused(directory: Path) -> None:
+    """Every edit of a header leaves its libraries behind."""
+    for path in directory.glob("*.so"):
+        try:
+            if path.stat().st_mtime < time.time() - _KEPT_S:
+                path.unlink()
+        except FileNotFoundError:
+            continue
