@@ -11,12 +11,12 @@ import pytest
 import transformers
 
 from paceline.contracts.messages import Sampling
-from paceline.engine import sampling
+from paceline.engine import calibration, sampling
 from paceline.engine.interface import Engine
 from paceline.engine.layout import KvDtype
 from paceline.engine.registry import open_engine
 from paceline.engine.step import Step
-from paceline.engine.torch import calibrate, kernels
+from paceline.engine.torch import kernels
 from paceline.engine.torch.attention import StepAttention
 from paceline.engine.torch.kernel_attention import KernelAttention
 from tests.unit.engine_torch.models import MODELS, SPARSE, Reference, save_model
@@ -105,7 +105,7 @@ def test_pages_in_every_format(
 ) -> None:
     """What is written, and what is read, are those of plain PyTorch."""
     monkeypatch.setitem(MODELS, "wide latent", lambda: LATENT)
-    monkeypatch.setattr(calibrate, "_MAX_TOKENS", 8)  # which the interpreter runs too
+    monkeypatch.setattr(calibration, "_MAX_TOKENS", 8)  # which the interpreter runs too
     reference = save_model(name, tmp_path)
     plain, pages = start(reference, kv_dtype)
     prepared(plain)

@@ -8,15 +8,17 @@ from torch import Tensor
 
 from paceline.contracts.errors import InvalidRequest
 from paceline.contracts.messages import Sampling
+from paceline.engine.calibration import calibrate, sample_tokens
 from paceline.engine.interface import Outcome, Pages, Progress
 from paceline.engine.layout import KvDtype, plan_layout
 from paceline.engine.profile import KvProfile
+from paceline.engine.scales import cache_scales
 from paceline.engine.step import Float32, Step
 from paceline.engine.support import check_weights
 from paceline.engine.torch import kernels
 from paceline.engine.torch.attention import Attention, StepAttention
 from paceline.engine.torch.build import Builder, ropes_of
-from paceline.engine.torch.calibrate import calibrate, sample_tokens
+from paceline.engine.torch.calibrate import runner
 from paceline.engine.torch.decoder import Decoder, Forward
 from paceline.engine.torch.device_pages import DevicePages
 from paceline.engine.torch.drawing import draw
@@ -26,7 +28,6 @@ from paceline.engine.torch.loader import Loader
 from paceline.engine.torch.planes import Slots
 from paceline.engine.torch.pool import PagePool
 from paceline.engine.torch.rope import Ropes
-from paceline.engine.torch.scales import cache_scales
 from paceline.engine.torch.step_rows import most_drafts
 from paceline.engine.torch.upload import upload
 from paceline.engine.torch.views import Views, kernels_fit
@@ -183,7 +184,8 @@ class TorchEngine:
 
     def _calibrate(self, model: Decoder) -> tuple[float, ...]:
         tokens = sample_tokens(self._files, self._config)
-        return calibrate(model, self._config, self._ropes, self.layout, tokens, self._dtype)
+        run = runner(model, self._ropes, self._dtype)
+        return calibrate(self._config, self.layout, tokens, run)
 
     def _scale(self, values: tuple[float, ...]) -> Tensor:
         return torch.tensor(values, device=self._device).view(-1, 1, 1)
