@@ -1,0 +1,89 @@
+// AVX-512 F, BW, VL and DQ. Interface: simd.h.
+#pragma once
+
+namespace paceline {
+
+constexpr int kLanes = 16;
+
+struct Vf {
+  __m512 v;
+};
+
+static inline __mmask16 first_lanes(int n) { return static_cast<__mmask16>((1u << n) - 1); }
+
+static inline Vf zero() { return {_mm512_setzero_ps()}; }
+static inline Vf broadcast(float x) { return {_mm512_set1_ps(x)}; }
+static inline Vf load(const float *p) { return {_mm512_loadu_ps(p)}; }
+static inline Vf load(const float *p, int n) { return {_mm512_maskz_loadu_ps(first_lanes(n), p)}; }
+static inline void store(float *p, Vf a) { _mm512_storeu_ps(p, a.v); }
+static inline void store(float *p, Vf a, int n) { _mm512_mask_storeu_ps(p, first_lanes(n), a.v); }
+
+static inline Vf operator+(Vf a, Vf b) { return {_mm512_add_ps(a.v, b.v)}; }
+static inline Vf operator-(Vf a, Vf b) { return {_mm512_sub_ps(a.v, b.v)}; }
+static inline Vf operator*(Vf a, Vf b) { return {_mm512_mul_ps(a.v, b.v)}; }
+static inline Vf fma(Vf a, Vf b, Vf c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+static inline Vf max(Vf a, Vf b) { return {_mm512_max_ps(a.v, b.v)}; }
+static inline Vf min(Vf a, Vf b) { return {_mm512_min_ps(a.v, b.v)}; }
+
+static inline __m256 low_half(__m512 a) { return _mm512_castps512_ps256(a); }
+static inline __m256 high_half(__m512 a) { return _mm512_extractf32x8_ps(a, 1); }
+
+static inline float reduce_add(Vf a) {
+  const __m256 half = _mm256_add_ps(low_half(a.v), high_half(a.v));
+  const __m128 quarter = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+  const __m128 pair = _mm_add_ps(quarter, _mm_movehl_ps(quarter, quarter));
+  return _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)));
+}
+
+static inline float reduce_max(Vf a) {
+  const __m256 half = _mm256_max_ps(low_half(a.v), high_half(a.v));
+  const __m128 quarter = _mm_max_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+  const __m128 pair = _mm_max_ps(quarter, _mm_movehl_ps(quarter, quarter));
+  return _mm_cvtss_f32(_mm_max_ss(pair, _mm_movehdup_ps(pair)));
+}
+
+static inline void reduce_add4(float *out, Vf a, Vf b, Vf c, Vf d) {
+  const auto halves = [](__m512 x) { return _mm256_add_ps(low_half(x), high_half(x)); };
+  const auto quarters = [](__m256 x) { return _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1)); };
+  const __m128 a4 = quarters(halves(a.v)), b4 = quarters(halves(b.v));
+  const __m128 c4 = quarters(halves(c.v)), d4 = quarters(halves(d.v));
+  const __m128 ab = _mm_add_ps(_mm_movelh_ps(a4, b4), _mm_movehl_ps(b4, a4));
+  const __m128 cd = _mm_add_ps(_mm_movelh_ps(c4, d4), _mm_movehl_ps(d4, c4));
+  _mm_storeu_ps(out, _mm_add_ps(_mm_shuffle_ps(ab, cd, 0x88), _mm_shuffle_ps(ab, cd, 0xDD)));
+}
+
+static inline Vf widen_bf16(__m256i x) {
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16))};
+}
+static inline Vf load_bf16(const uint16_t *p) {
+  return widen_bf16(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(p)));
+}
+static inline Vf load_bf16(const uint16_t *p, int n) {
+  return widen_bf16(_mm256_maskz_loadu_epi16(first_lanes(n), p));
+}
+
+static inline Vf load_f16(const uint16_t *p) {
+  return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(p)))};
+}
+static inline Vf load_f16(const uint16_t *p, int n) {
+  return {_mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first_lanes(n), p))};
+}
+
+static inline Vf widen_e4m3(__m128i x) {
+  const __m256i shifted = _mm256_slli_epi16(_mm256_cvtepi8_epi16(x), 7);
+  return {_mm512_cvtph_ps(_mm256_and_si256(shifted, _mm256_set1_epi16(static_cast<int16_t>(0xBF80))))};
+}
+static inline Vf load_e4m3(const uint8_t *p) {
+  return widen_e4m3(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p)));
+}
+static inline Vf load_e4m3(const uint8_t *p, int n) { return widen_e4m3(_mm_maskz_loadu_epi8(first_lanes(n), p)); }
+
+static inline Vf zero_where_less(Vf a, Vf b, Vf c) {
+  return {_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a.v, b.v, _CMP_NLT_UQ), c.v)};
+}
+static inline Vf times_power_of_two(Vf a, Vf shifted) {
+  const __m512i exponent = _mm512_slli_epi32(_mm512_castps_si512(shifted.v), 23);
+  return {_mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a.v), exponent))};
+}
+
+}  // namespace paceline

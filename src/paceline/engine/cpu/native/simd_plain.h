@@ -1,0 +1,111 @@
+// Any machine: two halves of four lanes, in GCC's vector extensions. Interface: simd.h.
+#pragma once
+
+namespace paceline {
+
+constexpr int kLanes = 8;
+
+// As wide as SSE2 and NEON are, so that no compiler has to split it or pass it in memory.
+typedef float F4 __attribute__((vector_size(16)));
+typedef int32_t I4 __attribute__((vector_size(16)));
+
+struct Vf {
+  F4 low, high;
+};
+
+static inline F4 broadcast4(float x) { return F4{x, x, x, x}; }
+
+static inline Vf zero() { return {F4{}, F4{}}; }
+static inline Vf broadcast(float x) { return {broadcast4(x), broadcast4(x)}; }
+static inline Vf load(const float *p) {
+  Vf a;
+  std::memcpy(&a, p, sizeof a);
+  return a;
+}
+static inline Vf load(const float *p, int n) {
+  Vf a = zero();
+  std::memcpy(&a, p, static_cast<size_t>(n) * sizeof(float));
+  return a;
+}
+static inline void store(float *p, Vf a) { std::memcpy(p, &a, sizeof a); }
+static inline void store(float *p, Vf a, int n) { std::memcpy(p, &a, static_cast<size_t>(n) * sizeof(float)); }
+
+static inline Vf operator+(Vf a, Vf b) { return {a.low + b.low, a.high + b.high}; }
+static inline Vf operator-(Vf a, Vf b) { return {a.low - b.low, a.high - b.high}; }
+static inline Vf operator*(Vf a, Vf b) { return {a.low * b.low, a.high * b.high}; }
+static inline Vf fma(Vf a, Vf b, Vf c) { return a * b + c; }
+static inline Vf max(Vf a, Vf b) { return {a.low > b.low ? a.low : b.low, a.high > b.high ? a.high : b.high}; }
+static inline Vf min(Vf a, Vf b) { return {a.low < b.low ? a.low : b.low, a.high < b.high ? a.high : b.high}; }
+
+static inline float reduce_add(Vf a) {
+  const F4 half = a.low + a.high;
+  return (half[0] + half[2]) + (half[1] + half[3]);
+}
+
+static inline float reduce_max(Vf a) {
+  float most = a.low[0];
+  for (int i = 1; i < 4; ++i) most = most > a.low[i] ? most : a.low[i];
+  for (int i = 0; i < 4; ++i) most = most > a.high[i] ? most : a.high[i];
+  return most;
+}
+
+static inline void reduce_add4(float *out, Vf a, Vf b, Vf c, Vf d) {
+  out[0] = reduce_add(a);
+  out[1] = reduce_add(b);
+  out[2] = reduce_add(c);
+  out[3] = reduce_add(d);
+}
+
+static inline Vf load_bf16(const uint16_t *p) {
+  uint32_t bits[kLanes];
+  for (int i = 0; i < kLanes; ++i) bits[i] = static_cast<uint32_t>(p[i]) << 16;
+  Vf a;
+  std::memcpy(&a, bits, sizeof a);
+  return a;
+}
+
+static inline Vf load_f16(const uint16_t *p) {
+  uint32_t bits[kLanes];
+  for (int i = 0; i < kLanes; ++i) {
+    const uint32_t magnitude = p[i] & 0x7FFFu;
+    // As float32, the shifted bits are 2^-112 of the value, whose product is exact below the smallest normal, too.
+    const uint32_t shifted = magnitude << 13;
+    float value;
+    std::memcpy(&value, &shifted, sizeof value);
+    value *= 0x1p112f;
+    uint32_t wide;
+    std::memcpy(&wide, &value, sizeof wide);
+    const uint32_t infinite = magnitude >= 0x7C00u ? 0x7F800000u : 0u;
+    bits[i] = wide | infinite | (p[i] & 0x8000u) << 16;
+  }
+  Vf a;
+  std::memcpy(&a, bits, sizeof a);
+  return a;
+}
+
+static inline Vf load_e4m3(const uint8_t *p) {
+  uint16_t halves[kLanes];
+  for (int i = 0; i < kLanes; ++i) halves[i] = static_cast<uint16_t>((p[i] & 0x80u) << 8 | (p[i] & 0x7Fu) << 7);
+  return load_f16(halves);
+}
+
+static inline I4 bits_of(F4 a) {
+  I4 b;
+  std::memcpy(&b, &a, sizeof b);
+  return b;
+}
+static inline F4 floats_of(I4 a) {
+  F4 b;
+  std::memcpy(&b, &a, sizeof b);
+  return b;
+}
+
+static inline Vf zero_where_less(Vf a, Vf b, Vf c) {
+  return {floats_of(bits_of(c.low) & ~(a.low < b.low)), floats_of(bits_of(c.high) & ~(a.high < b.high))};
+}
+static inline Vf times_power_of_two(Vf a, Vf shifted) {
+  return {floats_of(bits_of(a.low) + (bits_of(shifted.low) << 23)),
+          floats_of(bits_of(a.high) + (bits_of(shifted.high) << 23))};
+}
+
+}  // namespace paceline
