@@ -9,9 +9,11 @@ repo=$(cd "$here/../.." && pwd)
 no() { echo "$*" >&2; exit 1; }
 
 packages=(podman buildah runc debootstrap netavark aardvark-dns iptables containernetworking-plugins curl)
-if ! command -v podman runc debootstrap curl >/dev/null; then
-  [ "$(id -u)" = 0 ] || no "podman, runc, debootstrap or curl is missing, and only root may install them"
-  command -v apt-get >/dev/null || no "podman, runc, debootstrap or curl is missing, and there is no apt to install them"
+# Of several names, `command -v` succeeds when one is found.
+missing=$(for tool in podman runc debootstrap curl; do command -v "$tool" >/dev/null || echo "$tool"; done)
+if [ -n "$missing" ]; then
+  [ "$(id -u)" = 0 ] || no "missing and only root may install:" $missing
+  command -v apt-get >/dev/null || no "missing, and there is no apt to install:" $missing
   apt-get -qq update >&2
   DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "${packages[@]}" >&2
 fi
