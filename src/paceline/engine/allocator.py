@@ -16,12 +16,10 @@ import numpy as np
 
 from paceline.contracts.hashing import PAGE_TOKENS, group_key, pages_for
 from paceline.engine.demand import Demand
-from paceline.engine.holdings import live_pages
 from paceline.engine.layout import PageGroup
 from paceline.engine.pages import OutOfPagesError, PagePool
 from paceline.engine.prefixes import longest_prefix
 from paceline.engine.sequence import Sequence
-from paceline.engine.step import Int64
 
 
 class Allocator:
@@ -114,15 +112,13 @@ class Allocator:
         self.pool.quarantine(written)
         return written
 
-    def stale(self, sequences: Items[Sequence]) -> tuple[Int64, Int64]:
-        """(indices, ends): which pages, of all sequences concatenated, do not bear the recorded tags, and where those
-        of each sequence end. One comparison for all."""
-        pages, tags, ends = live_pages([sequence.holdings for sequence in sequences])
-        return self.pool.tags.stale(pages, tags), ends
+    def owns(self, sequence: Sequence) -> bool:
+        """Whether all pages of the sequence still bear the tags that it recorded."""
+        return not len(self.pool.tags.stale(*sequence.holdings.live()))
 
     def forget(self, sequence: Sequence) -> None:
         """Give back the pages that are still the sequence's own; the others belong to somebody else now."""
-        pages, tags, _ = live_pages([sequence.holdings])
+        pages, tags = sequence.holdings.live()
         own = np.delete(pages, self.pool.tags.stale(pages, tags))
         self._clear(sequence)
         self.pool.release(own.tolist())

@@ -1,10 +1,10 @@
 """The pages that one sequence holds, by group and place in the sequence."""
 
 from collections.abc import Iterable, Sequence
+from itertools import count
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from paceline.contracts.hashing import PAGE_TOKENS, pages_for
 from paceline.contracts.messages import PageRef
@@ -15,34 +15,35 @@ from paceline.engine.step import Int64
 Place: TypeAlias = tuple[int, int]
 """(group, page of the sequence): where a page belongs."""
 
+_stamps = count()
+
 
 class Holdings:
     """Of group g the pages [starts[g], ends[g]) of the sequence; the arrays are 0 elsewhere.
 
     pages    int32  [groups, pages of the longest sequence]
     tags     uint64 [groups, ...], the tag that each page bore when it was taken
+    capacity positions below it have pages in every group, or are not seen any more
+    stamp    another number after every change, and for every `Holdings`: who kept a copy knows whether it is still good
     """
 
-    __slots__ = ("ends", "pages", "starts", "tags")
+    __slots__ = ("capacity", "ends", "pages", "stamp", "starts", "tags")
 
     def __init__(self, groups: int, pages: int) -> None:
         self.pages = np.zeros((groups, pages), dtype=np.int32)
         self.tags = np.zeros((groups, pages), dtype=np.uint64)
         self.starts = [0] * groups
         self.ends = [0] * groups
+        self._changed()
 
     @property
     def end(self) -> int:
         return max(self.ends)
 
-    @property
-    def capacity(self) -> int:
-        """Positions below this have pages in every group, or are not seen any more."""
-        return min(self.ends) * PAGE_TOKENS
-
     def begin(self, group: int, start: int) -> None:
         """The first page that is taken for `group` is page `start` of the sequence."""
         self.starts[group] = self.ends[group] = start
+        self._changed()
 
     def take(self, group: int, pages: Sequence[int], tracker: TagTracker) -> None:
         """Append `pages`, which the sequence holds from now on."""
@@ -50,6 +51,7 @@ class Holdings:
         self.pages[group, start:end] = pages
         self.tags[group, start:end] = [tracker.tag(page) for page in pages]
         self.ends[group] = end
+        self._changed()
 
     def drop(self, group: int, start: int) -> list[int]:
         """Hold nothing before page `start` any more; the pages that this concerns."""
@@ -58,6 +60,7 @@ class Holdings:
         self.pages[group, old] = 0
         self.tags[group, old] = 0
         self.starts[group] = start
+        self._changed()
         return pages
 
     def clear(self) -> None:
@@ -65,6 +68,7 @@ class Holdings:
         self.tags[:, : self.end] = 0
         self.starts = [0] * len(self.starts)
         self.ends = [0] * len(self.ends)
+        self._changed()
 
     def of(self, group: int) -> list[int]:
         """The pages of one group."""
@@ -88,13 +92,17 @@ class Holdings:
         slots: Int64 = pages * PAGE_TOKENS + position % PAGE_TOKENS
         return slots
 
+    def live(self) -> tuple[Int64, Tags]:
+        """All pages that are held, by group, and their tags."""
+        parts = [
+            (g, slice(start, end)) for g, (start, end) in enumerate(zip(self.starts, self.ends, strict=True))
+        ]
+        pages = np.concatenate([self.pages[part] for part in parts]).astype(np.int64)
+        return pages, np.concatenate([self.tags[part] for part in parts])
 
-def live_pages(holdings: Sequence[Holdings]) -> tuple[Int64, Tags, npt.NDArray[np.int64]]:
-    """(pages, their tags, the number of pages up to the end of each holdings), all concatenated."""
-    parts = [(h, g, slice(h.starts[g], h.ends[g])) for h in holdings for g in range(len(h.ends))]
-    pages = np.concatenate([h.pages[g, part] for h, g, part in parts]).astype(np.int64)
-    tags = np.concatenate([h.tags[g, part] for h, g, part in parts])
-    return pages, tags, np.cumsum([sum(h.ends) - sum(h.starts) for h in holdings])
+    def _changed(self) -> None:
+        self.capacity = min(self.ends) * PAGE_TOKENS
+        self.stamp = next(_stamps)
 
 
 def places_behind(groups: Sequence[PageGroup], prefix: int, tokens: int) -> list[Place]:

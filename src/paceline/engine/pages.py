@@ -22,6 +22,9 @@ from paceline.contracts.errors import InternalError
 
 Tags = npt.NDArray[np.uint64]
 
+NO_TAG = 0
+"""Borne by no page of `PageTags`."""
+
 
 class TagTracker(Protocol):
     """Gives pages a new identity each time they change hands, and finds references to an old one."""
@@ -31,8 +34,8 @@ class TagTracker(Protocol):
 
     def tag(self, page: int) -> int: ...
 
-    def stale(self, pages: npt.NDArray[np.int64], tags: Tags) -> npt.NDArray[np.int64]:
-        """Indices at which `pages` no longer bear `tags`."""
+    def stale(self, pages: npt.NDArray[np.integer], tags: Tags) -> npt.NDArray[np.int64]:
+        """Flat indices at which `pages` no longer bear `tags`, which are `NO_TAG` where no page is meant."""
 
 
 class PageTags:
@@ -55,8 +58,8 @@ class PageTags:
     def tag(self, page: int) -> int:
         return int(self._tags[page])
 
-    def stale(self, pages: npt.NDArray[np.int64], tags: Tags) -> npt.NDArray[np.int64]:
-        return np.flatnonzero(self._tags[pages] != tags)
+    def stale(self, pages: npt.NDArray[np.integer], tags: Tags) -> npt.NDArray[np.int64]:
+        return np.flatnonzero((self._tags[pages] != tags) & (tags != NO_TAG))
 
 
 class NoTags:
@@ -67,7 +70,7 @@ class NoTags:
     def tag(self, page: int) -> int:
         return 0
 
-    def stale(self, pages: npt.NDArray[np.int64], tags: Tags) -> npt.NDArray[np.int64]:
+    def stale(self, pages: npt.NDArray[np.integer], tags: Tags) -> npt.NDArray[np.int64]:
         return np.empty(0, dtype=np.int64)
 
 

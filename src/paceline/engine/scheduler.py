@@ -28,9 +28,10 @@ from paceline.engine.allocator import Allocator
 from paceline.engine.demand import Demand
 from paceline.engine.layout import PageGroup
 from paceline.engine.pages import PagePool
-from paceline.engine.plan import Advance, Entry, Failure, Plan, StepResult, build_step
+from paceline.engine.plan import Advance, Entry, Failure, Plan, StepResult, build_plan
 from paceline.engine.sequence import Sequence, State
 from paceline.engine.step import Int64, no_moves
+from paceline.engine.tables import PageTables
 
 AGEING = 1000.0
 """Tokens per second by which waiting shortens a rest. At the prefill rate of the worker this would be FIFO."""
@@ -73,6 +74,7 @@ class Scheduler:
         self._waiting: list[Sequence] = []
         self._running: list[Sequence] = []  # in order of arrival
         self._filling: list[Sequence] = []
+        self._tables = PageTables(len(groups))
 
     # What others ask for, between steps.
 
@@ -89,7 +91,7 @@ class Scheduler:
         """
         if sequence.state is not State.FILLING:
             raise IntegrityError(f"sequence {sequence.request_id} is {sequence.state.value}, not filling")
-        if len(self.allocator.stale([sequence])[0]):
+        if not self.allocator.owns(sequence):
             raise IntegrityError(f"pages of sequence {sequence.request_id} changed hands during the handoff")
         self._filling.remove(sequence)
         sequence.computed = len(sequence.tokens)
@@ -150,7 +152,10 @@ class Scheduler:
         entries: list[Entry] = []
         budget = self._limits.step_tokens
         for sequence in list(self._running):
-            if sequence.state is State.RUNNING and sequence.remaining == 1 and budget > 0:
+            if budget <= 0:
+                break
+            # Not if an earlier one took its pages.
+            if sequence.state is State.RUNNING and sequence.remaining == 1:
                 entry = self._decode(sequence, budget)
                 if entry is not None:
                     entries.append(entry)
@@ -177,17 +182,15 @@ class Scheduler:
                 budget -= rows
         if not entries and not filling:
             return None
-        step = build_step(entries, len(self.allocator.groups))
-        return Plan(step, tuple(entries), tuple(filling))
+        return build_plan(entries, filling, self._tables)
 
     def check(self, plan: Plan) -> list[Failure]:
         """Abort every sequence of the plan that refers to a page under an old tag. One comparison for the batch."""
-        if not plan.entries:
-            return []
-        stale, ends = self.allocator.stale([entry.sequence for entry in plan.entries])
+        table = plan.step.page_table
+        stale = self.pool.tags.stale(table, plan.tags)
         if not len(stale):
             return []
-        damaged = {int(i) for i in np.searchsorted(ends, stale, side="right")}
+        damaged = {int(i) for i in np.unravel_index(stale, table.shape)[1]}
         failures = []
         for i in sorted(damaged):
             sequence = plan.entries[i].sequence
@@ -204,13 +207,12 @@ class Scheduler:
         moves: list[tuple[Int64, Int64]] = []
         row = 0
         for entry in plan.entries:
-            own = [rows[i] for i in range(row, row + entry.wanted)]
-            row += entry.wanted
             try:
-                advances.append(self._advance(entry, own, sample, moves, seconds))
+                advances.append(self._advance(entry, rows, row, sample, moves, seconds))
             except ValueError as error:
                 self.abort(entry.sequence)
                 failures.append(Failure(entry.sequence, InternalError(f"no token can be sampled: {error}")))
+            row += entry.wanted
         pairs = np.array(moves).transpose(2, 0, 1) if moves else no_moves(len(self.allocator.groups))
         return StepResult(tuple(advances), plan.filling, tuple(failures), pairs)
 
@@ -253,11 +255,15 @@ class Scheduler:
 
     def _decode(self, sequence: Sequence, budget: int) -> Entry | None:
         """One token and its drafts, or None when the sequence itself had to give way."""
-        tree = self._usable_draft(sequence, budget - 1)
-        nodes = len(tree.tokens) if tree is not None else 0
-        if nodes and not self._grow(sequence, len(sequence.tokens) + nodes, preempt=False):
+        length = len(sequence.tokens)
+        tree = None if sequence.drafts is None else self._usable_draft(sequence, budget - 1)
+        if tree is not None and not self._grow(sequence, length + len(tree.tokens), preempt=False):
             tree = None
-        if tree is None and not self._grow(sequence, len(sequence.tokens), preempt=True):
+        if (
+            tree is None
+            and length > sequence.holdings.capacity
+            and not self._grow(sequence, length, preempt=True)
+        ):
             return None
         return Entry(sequence, 1, tree, samples=True)
 
@@ -294,63 +300,75 @@ class Scheduler:
     def _advance(
         self,
         entry: Entry,
-        rows: list[RowT],
+        rows: Rows[RowT],
+        row: int,
         sample: Sampler[RowT],
         moves: list[tuple[Int64, Int64]],
         seconds: float,
     ) -> Advance:
+        """`row` is the first of `rows` that the entry wanted, if it wanted any."""
         sequence = entry.sequence
         if sequence.decoding:
             sequence.steps += 1
             sequence.compute += seconds
         else:
             sequence.prompt_compute += seconds
-        index = sequence.output_tokens
+        index = len(sequence.tokens)
         sequence.computed += entry.own
         if entry.samples:
-            self._extend(entry, rows, sample, moves)
+            if entry.drafts is None:
+                self._append(sequence, rows[row], sample)
+            else:
+                self._follow(sequence, entry.drafts, rows, row, sample, moves)
             sequence.decoding = True
             self.allocator.settle(sequence)
         self.allocator.advance(sequence)
-        tokens = tuple(sequence.tokens[sequence.prompt_tokens + index :])
         advance = Advance(
-            sequence, index, tokens, sequence.computed, sequence.prompt_compute, sequence.finish_reason
+            sequence,
+            index - sequence.prompt_tokens,
+            tuple(sequence.tokens[index:]),
+            sequence.computed,
+            sequence.prompt_compute,
+            sequence.finish_reason,
         )
         if sequence.finish_reason is not None:
             self._finish(sequence)
         return advance
 
-    def _extend(
-        self, entry: Entry, rows: list[RowT], sample: Sampler[RowT], moves: list[tuple[Int64, Int64]]
+    def _append(self, sequence: Sequence, row: RowT, sample: Sampler[RowT]) -> int:
+        """The next token of the output, after which the sequence may have ended."""
+        token = sample(row, sequence, len(sequence.tokens) - 1)
+        sequence.append(token)
+        if token in sequence.stop:
+            sequence.finish_reason = "stop"
+        elif len(sequence.tokens) >= sequence.limit:
+            sequence.finish_reason = "length"
+        return token
+
+    def _follow(
+        self,
+        sequence: Sequence,
+        tree: TokenTree,
+        rows: Rows[RowT],
+        row: int,
+        sample: Sampler[RowT],
+        moves: list[tuple[Int64, Int64]],
     ) -> None:
-        """Append the sampled tokens up to the one that ends the sequence, with their KV in order of position."""
-        sequence, base = entry.sequence, entry.sequence.computed
-        holdings = sequence.holdings
-        ended = False
+        """Append sampled tokens as long as the tree foresaw them, with their KV in order of position."""
+        base, holdings = sequence.computed, sequence.holdings
 
         def next_token(node: int) -> int:
-            nonlocal ended
-            if ended:
+            if sequence.finish_reason is not None:
                 return drafts.NO_TOKEN
-            token = sample(rows[node + 1], sequence, len(sequence.tokens) - 1)
-            sequence.append(token)
-            ended = self._ends(sequence, token)
-            return token
+            return self._append(sequence, rows[row + 1 + node], sample)
 
-        _, path = drafts.verify(entry.drafts, next_token)
+        _, path = drafts.verify(tree, next_token)
         for depth, node in enumerate(path):
             if node != depth:
                 moves.append((holdings.slots(base + node), holdings.slots(base + depth)))
         sequence.computed = base + len(path)
         sequence.accepted += len(path)
-        sequence.drafted += entry.wanted - 1
-
-    def _ends(self, sequence: Sequence, token: int) -> bool:
-        if token in sequence.stop:
-            sequence.finish_reason = "stop"
-        elif len(sequence.tokens) >= sequence.limit:
-            sequence.finish_reason = "length"
-        return sequence.finish_reason is not None
+        sequence.drafted += len(tree.tokens)
 
     def _finish(self, sequence: Sequence) -> None:
         self._running.remove(sequence)

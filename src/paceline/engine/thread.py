@@ -37,8 +37,8 @@ class Pace:
     prefill_tokens_per_s: float = 0.0
 
     def after(self, plan: Plan, result: StepResult, seconds: float) -> "Pace":
-        produced = sum(len(a.tokens) for a in result.advances)
-        computed = sum(e.own for e in plan.entries if e.own > 1)
+        produced = sum([len(a.tokens) for a in result.advances])
+        computed = sum([e.own for e in plan.entries if e.own > 1])
         return Pace(
             step_s=_blend(self.step_s, seconds),
             tokens_per_s=_blend(self.tokens_per_s, produced / seconds),
@@ -131,13 +131,10 @@ class EngineThread:
         return self._step(first).and_then(self._step(second))
 
     def _take_commands(self, *, block: bool) -> None:
-        try:
-            command = self._commands.get(block=block)
-            while True:
-                command()
-                command = self._commands.get_nowait()
-        except queue.Empty:
-            return
+        # Nobody else takes any, so that one that is there stays there.
+        while block or not self._commands.empty():
+            self._commands.get()()
+            block = False
 
     def _stop(self) -> None:
         self._stopping = True

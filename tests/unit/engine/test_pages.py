@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from paceline.contracts.errors import InternalError
-from paceline.engine.pages import NoTags, OutOfPagesError, PagePool
+from paceline.engine.pages import NO_TAG, NoTags, OutOfPagesError, PagePool
 from tests.builders import make_pool
 
 
@@ -84,6 +84,16 @@ def test_quarantined_pages_are_stale_at_once_and_free_only_later() -> None:
     assert (pool.available, pool.used, pool.quarantined) == (1, 1, 1)
     pool.end_quarantine([page])
     assert (pool.available, pool.used, pool.quarantined) == (2, 0, 0)
+
+
+def test_stale_pages_are_found_in_a_table_whose_rows_have_gaps() -> None:
+    pool = make_pool(4)
+    pool.allocate(4)
+    table = np.array([[1, 2], [3, 0]], dtype=np.int32)  # the last one is no page
+    tags = np.array([[pool.tags.tag(1), pool.tags.tag(2)], [pool.tags.tag(3), NO_TAG]], dtype=np.uint64)
+    assert list(pool.tags.stale(table, tags)) == []
+    pool.tags.change(2)
+    assert list(pool.tags.stale(table, tags)) == [1]
 
 
 def test_the_null_tracker_finds_nothing() -> None:
