@@ -14,7 +14,7 @@
 extern "C" {
 
 // Bytes of a packed matrix.
-int64_t pl_packed_bytes(int32_t format, int32_t rows, int32_t columns) {
+PL_EXPORT int64_t pl_packed_bytes(int32_t format, int32_t rows, int32_t columns) {
   using namespace paceline;
   return (rows + kBlockRows - 1) / kBlockRows * block_bytes(PlFormat(format), columns);
 }
@@ -24,7 +24,7 @@ int64_t pl_packed_bytes(int32_t format, int32_t rows, int32_t columns) {
 //
 // `columns` is a multiple of 32, of 256 for formats of such blocks; any number where source and format both are floats.
 // Returns 0, or 1 when codes have to be found for values that are not finite.
-int32_t pl_pack(const PlSource *source, int32_t format, int32_t rows, int32_t columns, uint8_t *target) {
+PL_EXPORT int32_t pl_pack(const PlSource *source, int32_t format, int32_t rows, int32_t columns, uint8_t *target) {
   using namespace paceline;
   const PlFormat kind = PlFormat(format);
   if (!is_float(kind)) return pack_groups(*source, kind, rows, columns, target) ? 0 : 1;

@@ -9,8 +9,8 @@ namespace paceline {
 
 // `scales` and `zeros` are those of the group's row, one for each `group` columns; null zeros are all 8.
 //
-// With zeros, code * d + m has three roundings where the file's value has one: equal for scales of 16 bits, whose products
-// are exact, and one step of float32 apart at most times 15 for others.
+// With zeros, code * d + m has three roundings where the file's value has one. All products are exact for scales of 16
+// bits, which files have. For others values may be some steps of float32 apart.
 inline void read_int4(const uint8_t *row, int g, int group, const float *scales, const uint8_t *zeros, Group &out) {
   const int zero = zeros == nullptr ? 8 : 0, at = g * kGroupColumns / group;
   for (int i = 0; i < kGroupColumns / 2; ++i) {

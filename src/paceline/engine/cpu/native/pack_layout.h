@@ -10,8 +10,9 @@
 
 namespace paceline {
 
-inline void put_scale(PlFormat format, float value, uint8_t *scales, int index) {
-  if (has_float16_scales(format)) {
+template <PlFormat format>
+inline void put_scale(float value, uint8_t *scales, int index) {
+  if constexpr (has_float16_scales(format)) {
     const uint16_t half = float_to_float16(value);
     std::memcpy(scales + index * 2, &half, 2);
   } else {
@@ -20,7 +21,8 @@ inline void put_scale(PlFormat format, float value, uint8_t *scales, int index) 
 }
 
 // Row `r` (0 to 15) of a group of a block.
-inline void put_group(PlFormat format, const Group &group, int r, uint8_t *target) {
+template <PlFormat format>
+inline void put_group(const Group &group, int r, uint8_t *target) {
   alignas(32) uint8_t codes[kGroupColumns];
   const int offset = is_offset(format) ? 8 : 0;
   for (int i = 0; i < kGroupColumns; ++i) codes[i] = uint8_t(group.codes[i] + offset);
@@ -32,8 +34,8 @@ inline void put_group(PlFormat format, const Group &group, int r, uint8_t *targe
   for (int i = 0; i < bytes; i += 4) std::memcpy(target + i * kBlockRows + r * 4, codes + i, 4);
   uint8_t *scales = target + code_bytes(format), *minima = scales + scale_bytes(format);
   for (int half = 0; half < scales_per_group(format); ++half) {
-    put_scale(format, group.d[half], scales, half * kBlockRows + r);
-    if (has_minima(format)) put_scale(format, group.m[half], minima, half * kBlockRows + r);
+    put_scale<format>(group.d[half], scales, half * kBlockRows + r);
+    if (has_minima(format)) put_scale<format>(group.m[half], minima, half * kBlockRows + r);
   }
 }
 

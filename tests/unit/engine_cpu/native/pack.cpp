@@ -1,0 +1,2 @@
+// pack.h is C already.
+#include "pack.h"

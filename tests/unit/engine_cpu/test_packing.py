@@ -1,0 +1,255 @@
+"""Packed matrices hold exactly what files say, and codes that are made for them are close."""
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from paceline.contracts.errors import InvalidRequest
+from paceline.engine.cpu.levels import Level
+from paceline.engine.cpu.library import PlFormat
+from paceline.engine.cpu.packing import Memory, Packable, Packer, Placed
+from paceline.engine.cpu.weights import EXACT, exact_format
+from paceline.model.floats import Float32, UInt8, decode_bfloat16, encode_bfloat16
+from paceline.model.ggml import BLOCK_FORMATS
+from paceline.model.quantized.int4 import Int4Matrix
+from paceline.model.quantized.int4_files import CompressedRows
+from paceline.model.quantized.nibbles import pack
+from paceline.model.safetensors import StoredArray
+from paceline.model.stored import StoredTensor
+from tests.unit.engine_cpu.native import LEVELS, SHIMS, build
+
+# Where the float16 numbers of a block lie.
+_SCALES = {
+    "Q4_0": (0,),
+    "Q4_1": (0, 2),
+    "Q5_0": (0,),
+    "Q5_1": (0, 2),
+    "Q8_0": (0,),
+    "MXFP4": (),
+    "Q2_K": (80, 82),
+    "Q3_K": (108,),
+    "Q4_K": (0, 2),
+    "Q5_K": (0, 2),
+    "Q6_K": (208,),
+    "Q8_K": (),
+}
+# Rows that end within a block, and more than one piece of a thread.
+_SHAPE = (37, 512)
+
+
+def packer(level: Level = "plain") -> Packer:
+    return Packer(build(SHIMS / "pack.cpp", level))
+
+
+def packed(
+    stored: Packable, format_: PlFormat, level: Level = "plain", threads: int = 1, name: str = "t"
+) -> bytes:
+    """All bytes of the packed matrix, which lies between others that must stay untouched."""
+    own = packer(level)
+    size = own.size(format_, *stored.shape)
+    memory = Memory(size + 128)
+    memory.array(0, size // 4 + 32)[:] = -7
+    own.pack([Placed(name, stored, format_, 64)], memory, threads, lambda done, total: None)
+    around = memory.array(0, size // 4 + 32)
+    assert (around[:16] == -7).all()
+    assert (around[-16:] == -7).all()
+    return around[16:-16].tobytes()
+
+
+def unpack(data: bytes, format_: PlFormat, rows: int, columns: int) -> Float32:
+    """float32 [rows rounded up to 16, columns], as abi.h draws the formats."""
+    octets = np.frombuffer(data, np.uint8).reshape(-(-rows // 16), -1)
+    if format_ is PlFormat.F32:
+        return octets.view("<f4").reshape(len(octets), columns, 16).swapaxes(1, 2).reshape(-1, columns)
+    if format_ in (PlFormat.BF16, PlFormat.F16):
+        pairs = (
+            octets.view("<u2").reshape(len(octets), -1, 16, 2).swapaxes(1, 2).reshape(16 * len(octets), -1)
+        )
+        assert not pairs[:, columns:].any()
+        halves = np.ascontiguousarray(pairs[:, :columns])
+        return decode_bfloat16(halves) if format_ is PlFormat.BF16 else halves.view("<f2").astype(np.float32)
+    return _unpack_groups(octets.reshape(len(octets), columns // 32, -1), format_).reshape(-1, columns)
+
+
+def _unpack_groups(groups: UInt8, format_: PlFormat) -> Float32:
+    """uint8 [blocks, groups, bytes] -> float32 [blocks, rows, groups, 32]"""
+    four, zero = format_.name.startswith("U4"), 8 if format_.name in ("U4_F16", "U4_F32") else 0
+    scale_type = "<f2" if "F16" in format_.name else "<f4"
+    halves = 2 if format_ is PlFormat.I8_F32_MIN_16 else 1
+    bytes_ = 256 if four else 512
+    words = groups[..., :bytes_].reshape(*groups.shape[:2], -1, 16, 4).swapaxes(2, 3)
+    flat = words.reshape(*groups.shape[:2], 16, -1)
+    codes = np.concatenate((flat & 15, flat >> 4), axis=-1).astype(np.int8) if four else flat.view(np.int8)
+    numbers = np.ascontiguousarray(groups[..., bytes_:]).view(scale_type).astype(np.float32)
+    numbers = numbers.reshape(*groups.shape[:2], -1, halves, 16).swapaxes(3, 4)
+    values = (codes - np.int8(zero)).astype(np.float32).reshape(*codes.shape[:3], halves, -1)
+    values = values * numbers[:, :, 0, ..., None]
+    if "MIN" in format_.name:
+        values = values + numbers[:, :, 1, ..., None]
+    return values.reshape(codes.shape).swapaxes(1, 2)
+
+
+def blocks(dtype: str, rows: int, columns: int, order: npt.NDArray[np.int64] | None = None) -> StoredTensor:
+    """Random blocks, which reach every code."""
+    block = BLOCK_FORMATS[dtype]
+    rng = np.random.default_rng(len(dtype))
+    data = rng.integers(0, 256, (rows, columns // block.values, block.width), np.uint8)
+    for offset in _SCALES[dtype]:
+        scales = rng.normal(scale=1e-3, size=(*data.shape[:2], 1)).astype(np.float16)
+        data[..., offset : offset + 2] = scales.view(np.uint8)
+    if dtype == "Q8_K":
+        data[..., :4] = rng.normal(size=(*data.shape[:2], 1)).astype(np.float32).view(np.uint8)
+    if dtype == "MXFP4":
+        # From the smallest, which makes values subnormal, to all that int8 times float32 reaches.
+        data[..., 0] %= 250
+    return StoredTensor(dtype, (rows, columns), data.reshape(rows, -1), order)
+
+
+def floats(dtype: str, values: Float32) -> StoredTensor:
+    data = {
+        "F32": lambda: values,
+        "F16": lambda: values.astype(np.float16),
+        "BF16": lambda: encode_bfloat16(values),
+    }[dtype]()
+    return StoredTensor(dtype, values.shape, np.ascontiguousarray(data).view(np.uint8))
+
+
+def int4(dtype: str, group: int, symmetric: bool, rows: int = 40, columns: int = 256) -> Int4Matrix:
+    rng = np.random.default_rng(group)
+    codes = rng.integers(0, 16, (rows, columns), np.uint8)
+    scales = floats(dtype, rng.uniform(1e-3, 1e-2, (rows, columns // group)).astype(np.float32))
+    views = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+    zeros = pack(rng.integers(0, 16, (columns // group, rows), np.uint8)).T
+    return Int4Matrix(
+        (rows, columns),
+        group,
+        symmetric,
+        dtype,
+        CompressedRows(
+            StoredArray(Path(), "packed", "I32", pack(codes)),
+            StoredArray(Path(), "scales", dtype, scales.data.view(views[dtype])),
+            None if symmetric else StoredArray(Path(), "zeros", "I32", zeros),
+        ),
+    )
+
+
+def weights(kind: str, rows: int = 64, columns: int = 256) -> Float32:
+    """Values as layers have them: with a bell shape, with heavy tails, with a few outliers, all of one sign."""
+    rng = np.random.default_rng(5)
+    values = {
+        "bell": lambda: rng.normal(size=(rows, columns)),
+        "tails": lambda: rng.laplace(size=(rows, columns)),
+        "outliers": lambda: (
+            rng.normal(size=(rows, columns)) * np.where(rng.random((rows, columns)) < 0.01, 20, 1)
+        ),
+        "shifted": lambda: rng.normal(size=(rows, columns)) + 4,
+    }[kind]()
+    return (values * 0.02).astype(np.float32)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("dtype", BLOCK_FORMATS)
+def test_blocks_are_kept_exactly(dtype: str, level: Level) -> None:
+    """Also the rows that llama.cpp has in another order; what fills up the last block is zero."""
+    rows, columns = _SHAPE
+    order = np.random.default_rng(0).permutation(rows)
+    stored = blocks(dtype, rows, columns, order)
+    found = unpack(packed(stored, EXACT[dtype], level), EXACT[dtype], rows, columns)
+    assert np.array_equal(found[:rows], stored.float32(0, rows))
+    assert not found[rows:].any()
+
+
+@pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
+@pytest.mark.parametrize("columns", [64, 45])
+def test_floats_are_kept_bit_for_bit(dtype: str, columns: int) -> None:
+    rng = np.random.default_rng(1)
+    data = rng.integers(0, 256, (19, columns * (4 if dtype == "F32" else 2)), np.uint8)
+    stored = StoredTensor(dtype, (19, columns), data)
+    cells = 4 if dtype == "F32" else 2
+    found = np.frombuffer(packed(stored, PlFormat[dtype]), np.uint8).reshape(2, -1, 16, 4)
+    rows = found.swapaxes(1, 2).reshape(32, -1)
+    assert np.array_equal(rows[:19, : columns * cells], data)
+    assert not rows[19:].any()
+    assert not rows[:, columns * cells :].any()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_floats_are_rounded_to_the_nearest(level: Level) -> None:
+    """Ties, subnormal numbers, what overflows, infinities and NaN, and random bits."""
+    rng = np.random.default_rng(2)
+    bits = rng.integers(0, 2**32, (16, 4096), dtype=np.uint32)
+    bits[0] = 0x477FE000 + np.arange(4096)  # about the largest float16
+    bits[1] = (rng.integers(0x33000000, 0x39000000, 4096) >> 11 << 11).astype(np.uint32)  # ties of subnormals
+    bits[2] = (bits[2] & 0x3FFFE000) | 0x1000  # ties of float16
+    bits[3] = bits[3] & 0xFFFF0000 | 0x8000  # ties of bfloat16
+    values = bits.view(np.float32)
+    stored = StoredTensor("F32", values.shape, values.view(np.uint8))
+    with np.errstate(over="ignore"):
+        expected = {
+            PlFormat.BF16: encode_bfloat16(values),
+            PlFormat.F16: values.astype(np.float16).view(np.uint16),
+        }
+    for format_, wanted in expected.items():
+        found = np.frombuffer(packed(stored, format_, level), np.uint16).reshape(2048, 16, 2).swapaxes(0, 1)
+        numbers = ~np.isnan(values)
+        assert np.array_equal(found.reshape(values.shape)[numbers], wanted[numbers])
+        assert np.isnan(unpack(found.swapaxes(0, 1).tobytes(), format_, *values.shape)[~numbers]).all()
+
+
+@pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
+@pytest.mark.parametrize("group", [32, 64, 256])
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_int4_is_kept_exactly(dtype: str, group: int, symmetric: bool) -> None:
+    """But for zero points with float32 scales: code * d - zero * d is rounded three times, (code - zero) * d once."""
+    stored = int4(dtype, group, symmetric)
+    format_ = exact_format(stored)
+    wanted = PlFormat.U4_F32_MIN if not symmetric else PlFormat.U4_F32 if dtype == "F32" else PlFormat.U4_F16
+    assert format_ is wanted
+    found = unpack(packed(stored, format_), format_, 40, 256)[:40]
+    tolerance = 3 * 15e-2 * 2**-24 if dtype == "F32" and not symmetric else 0
+    assert np.abs(found - stored.float32(0, 40)).max() <= tolerance
+
+
+def test_bfloat16_scales_beyond_float16_stay_float32() -> None:
+    stored = int4("BF16", 32, symmetric=True)
+    assert isinstance(stored.rows, CompressedRows)
+    stored.rows.scales.values[3, 1] = encode_bfloat16(np.array([1e-7], np.float32))[0]
+    assert exact_format(stored) is PlFormat.U4_F32
+    assert np.array_equal(
+        unpack(packed(stored, PlFormat.U4_F32), PlFormat.U4_F32, 40, 256)[:40], stored.float32(0, 40)
+    )
+
+
+@pytest.mark.parametrize("dtype", [*BLOCK_FORMATS, "F16", "BF16"])
+def test_any_precision_becomes_any_float(dtype: str) -> None:
+    rows, columns = _SHAPE
+    stored = (
+        floats(dtype, weights("bell", *_SHAPE))
+        if dtype in EXACT and "F16" in dtype
+        else blocks(dtype, *_SHAPE)
+    )
+    values = stored.float32(0, rows)
+    wide = unpack(packed(stored, PlFormat.F32), PlFormat.F32, rows, columns)[:rows]
+    assert np.array_equal(wide, values)
+    narrow = unpack(packed(stored, PlFormat.BF16), PlFormat.BF16, rows, columns)[:rows]
+    assert np.array_equal(narrow, decode_bfloat16(encode_bfloat16(values)))
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_bytes_depend_on_nothing_but_the_matrix(threads: int) -> None:
+    """Not on threads, nor on what memory held before: several pieces, packed twice."""
+    large = weights("bell", 5000, 512)
+    for dtype, format_ in (("F32", PlFormat.U4_F16_MIN), ("BF16", PlFormat.BF16)):
+        stored = floats(dtype, large)
+        assert packed(stored, format_, threads=threads) == packed(stored, format_, threads=1)
+
+
+@pytest.mark.parametrize("format_", [PlFormat.U4_F16_MIN, PlFormat.U4_F16, PlFormat.I8_F16])
+def test_values_that_are_not_finite_are_refused_where_codes_are_made(format_: PlFormat) -> None:
+    for bad in (np.nan, np.inf, -np.inf):
+        values = weights("bell", 32, 64)
+        values[17, 40] = bad
+        with pytest.raises(InvalidRequest, match=r"^layers\.3\.up has values that are not finite"):
+            packed(floats("F32", values), format_, name="layers.3.up")
