@@ -1,6 +1,7 @@
-# make up     install Paceline into .venv, fetch the model, serve on 127.0.0.1:8080   (make up ARGS="--port 9000")
-# make test   install what the tests need as well, run them                           (make test ARGS="-k gateway")
-# make check  lint, format, types, import rules
+# make up          install Paceline into .venv, fetch the model, serve on 127.0.0.1:8080   (make up ARGS="--port 9000")
+# make up TORCH=1  with torch as well, which runs the models that the cpu engine does not; set where there is an NVIDIA GPU
+# make test        install what the tests need as well, run them                           (make test ARGS="-k gateway")
+# make check       lint, format, types, import rules
 #
 # The second run of each takes seconds: an install is repeated only after pyproject.toml or constraints.txt changed.
 
@@ -10,16 +11,19 @@ TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 ARGS ?=
 
 BIN := .venv/bin
-TORCH := $(shell grep '^torch==' constraints.txt)
+TORCH_PIN := $(shell grep '^torch==' constraints.txt)
 INPUTS := $(firstword $(shell cat pyproject.toml constraints.txt | cksum))
 INSTALLED := .venv/.installed-$(INPUTS)
+WITH_TORCH := .venv/.torch-$(INPUTS)
 TESTABLE := .venv/.testable-$(INPUTS)
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip --quiet --quiet install --constraint constraints.txt
 
 ifeq ($(shell nvidia-smi >/dev/null 2>&1 && echo yes),yes)
+TORCH ?= 1
 TORCH_FROM := the CUDA build, some 3 GB
 TORCH_OPTIONS :=
 else
+TORCH ?= 0
 TORCH_FROM := the CPU build, some 200 MB
 # An index that cannot be reached costs a second, not minutes: pip then takes torch from wherever else it finds it.
 TORCH_OPTIONS := --retries 0 --timeout 10 --extra-index-url $(TORCH_INDEX)
@@ -28,7 +32,7 @@ endif
 .PHONY: up test check
 .SILENT:
 
-up: $(INSTALLED)
+up: $(INSTALLED) $(if $(filter 1,$(TORCH)),$(WITH_TORCH))
 	$(BIN)/paceline up $(ARGS)
 
 test: $(TESTABLE)
@@ -49,14 +53,17 @@ $(BIN)/python:
 
 $(INSTALLED): | $(BIN)/python
 	$(PIP) pip
-	echo "Installing $(TORCH), $(TORCH_FROM)"
-	$(PIP) $(TORCH_OPTIONS) $(TORCH)
 	echo "Installing Paceline and its services"
 	$(PIP) --editable '.[all]'
-	rm -f .venv/.installed-* .venv/.testable-*
+	rm -f .venv/.installed-* .venv/.torch-* .venv/.testable-*
 	touch $@
 
-$(TESTABLE): $(INSTALLED)
+$(WITH_TORCH): $(INSTALLED)
+	echo "Installing $(TORCH_PIN), $(TORCH_FROM)"
+	$(PIP) $(TORCH_OPTIONS) $(TORCH_PIN)
+	touch $@
+
+$(TESTABLE): $(WITH_TORCH)
 	echo "Installing what the checks and tests need"
 	$(PIP) --editable '.[all,dev]'
 	touch $@

@@ -1,17 +1,17 @@
 """Which processes `paceline up` runs, and with what settings. Pure."""
 
 from dataclasses import dataclass, field
-from typing import Literal
 
 from paceline.contracts.messages import Role
 from paceline.engine.layout import KvDtype
+from paceline.engine.registry import ComputeDtype, EngineName, Weights
 
 
 @dataclass(frozen=True)
 class Options:
     """What was asked for on the command line. `decode` None is one worker, or two when they are `unified`.
 
-    `decode_kv_dtype` is that of decode workers only, `kv_dtype` of all that it is not.
+    `decode_kv_dtype` and `decode_weights` are those of decode workers only, `kv_dtype` and `weights` of all others.
     """
 
     model: str | None = None
@@ -20,9 +20,11 @@ class Options:
     decode: int | None = None
     unified: bool = False
     draft: bool = True
-    engine: str | None = None
+    engine: EngineName = "auto"
     device: str | None = None
-    dtype: Literal["auto", "float32", "bfloat16"] | None = None
+    dtype: ComputeDtype | None = None
+    weights: Weights | None = None
+    decode_weights: Weights | None = None
     kv_dtype: KvDtype | None = None
     decode_kv_dtype: KvDtype | None = None
     verbose: bool = False
@@ -39,17 +41,12 @@ class ChildSpec:
 
 def children(options: Options, shared: dict[str, str]) -> list[ChildSpec]:
     """The services of one mesh, the gateway first. `shared` is what the run settled: NATS, directory, model, port."""
-    env = dict(shared)
-    if options.engine is not None:
-        env["PACELINE_ENGINE"] = options.engine
+    env = {**shared, "PACELINE_ENGINE": options.engine}
     if not options.draft:
         env["PACELINE_DRAFT"] = "off"
-    if options.device is not None:
-        env["PACELINE_DEVICE"] = options.device
-    if options.dtype is not None:
-        env["PACELINE_DTYPE"] = options.dtype
-    if options.kv_dtype is not None:
-        env["PACELINE_KV_DTYPE"] = options.kv_dtype
+    env |= _given(
+        DEVICE=options.device, DTYPE=options.dtype, WEIGHTS=options.weights, KV_DTYPE=options.kv_dtype
+    )
     counts: dict[Role, int] = {
         "gateway": 1,
         "kvstore": 1,
@@ -57,14 +54,17 @@ def children(options: Options, shared: dict[str, str]) -> list[ChildSpec]:
         "decode": _decode_workers(options),
         "drafter": 1 if options.draft else 0,
     }
-    own: dict[Role, dict[str, str]] = {}
-    if options.decode_kv_dtype is not None:
-        own["decode"] = {"PACELINE_KV_DTYPE": options.decode_kv_dtype}
+    own = {"decode": _given(WEIGHTS=options.decode_weights, KV_DTYPE=options.decode_kv_dtype)}
     return [
         _child(role, f"{role}-{i}", env | own.get(role, {}))
         for role, count in counts.items()
         for i in range(count)
     ]
+
+
+def _given(**settings: str | None) -> dict[str, str]:
+    """As variables, those that were asked for."""
+    return {f"PACELINE_{name}": value for name, value in settings.items() if value is not None}
 
 
 def _decode_workers(options: Options) -> int:

@@ -85,8 +85,8 @@ async def _rows(bus: NatsBus, run: runfile.RunInfo | None) -> list[Row]:
 
 
 def table(rows: list[Row]) -> Table:
-    """The rows for people. In a narrow terminal the names of model and KV dtype give way."""
-    names = ("service", "worker", "state", *_NUMBERS, "kv")
+    """The rows for people. In a narrow terminal the name of the model gives way."""
+    names = ("service", "worker", "state", *_NUMBERS, "engine", "kv")
     cells = [_cells(row) for row in rows]
     grid = Table(box=None, pad_edge=False, collapse_padding=True)
     for i, name in enumerate(names):
@@ -105,5 +105,6 @@ def _cells(row: Row) -> tuple[str, ...]:
         "-" if row.hit_rate is None else f"{row.hit_rate:.0%}",
         f"{row.tokens_per_s:.1f}" if row.tokens_per_s else "-",
         "-" if row.restarts is None else str(row.restarts),
+        row.engine or "-",
         row.kv_dtype or "-",
     )

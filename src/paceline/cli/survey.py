@@ -18,13 +18,14 @@ _LAST_ANSWER_S = 1.0
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One worker; `kv_dtype` is empty for one without an engine, `restarts` only there where the run that started it is
-    known. See `hit_rate`."""
+    """One worker; `engine` and `kv_dtype` are empty for one without an engine, `restarts` only there where the run that
+    started it is known. See `hit_rate`."""
 
     service: str
     worker: str
     state: str
     model: str
+    engine: str
     kv_dtype: str
     running: int
     waiting: int
@@ -74,6 +75,7 @@ def read(data: bytes) -> Row:
         worker=stats.id,
         state=live.get("state", "unknown"),
         model=stats.metadata.get("model", ""),
+        engine=stats.metadata.get("engine", ""),
         kv_dtype=stats.metadata.get("kv_dtype", ""),
         running=load.running,
         waiting=load.waiting,

@@ -4,6 +4,7 @@ import asyncio
 import os
 import re
 from contextlib import redirect_stderr
+from dataclasses import replace
 from typing import Annotated, Literal
 
 import typer
@@ -15,7 +16,10 @@ from paceline.cli.pull import find
 from paceline.cli.rundir import RunDir
 from paceline.cli.screen import Screen
 from paceline.contracts.errors import InvalidRequest, PacelineError
+from paceline.engine.choice import choose
+from paceline.engine.cpu import build, levels
 from paceline.engine.layout import KvDtype, plan_layout
+from paceline.engine.registry import ComputeDtype, EngineName, Weights
 from paceline.engine.support import check_weights
 from paceline.gateway.auth import check_exposure, parse_keys
 from paceline.gateway.settings import Settings
@@ -26,8 +30,6 @@ from paceline.model.tokenizer import Tokenizer
 from paceline.model.weights import open_weights
 from paceline.runtime.config import read
 from paceline.telemetry import logs
-
-Dtype = Literal["auto", "float32", "bfloat16"]
 
 
 def up(
@@ -56,8 +58,13 @@ def up(
         bool, typer.Option("--draft/--no-draft", help="Draft tokens for the decode workers.")
     ] = True,
     engine: Annotated[
-        str | None, typer.Option("--engine", help="What runs the model.", show_default="torch")
-    ] = None,
+        EngineName,
+        typer.Option(
+            "--engine",
+            envvar="PACELINE_ENGINE",
+            help="What runs the model; auto is cpu on a CPU, or torch for what cpu does not run.",
+        ),
+    ] = "auto",
     device: Annotated[
         str | None,
         typer.Option(
@@ -68,7 +75,22 @@ def up(
         ),
     ] = None,
     dtype: Annotated[
-        Dtype | None, typer.Option("--dtype", help="Of the weights.", show_default="auto")
+        ComputeDtype | None,
+        typer.Option(
+            "--dtype", envvar="PACELINE_DTYPE", help="Of engine torch: its arithmetic.", show_default="auto"
+        ),
+    ] = None,
+    weights: Annotated[
+        Weights | None,
+        typer.Option(
+            "--weights",
+            envvar="PACELINE_WEIGHTS",
+            help="Of engine cpu: what it makes of the model's; auto keeps them as they are.",
+            show_default="auto",
+        ),
+    ] = None,
+    decode_weights: Annotated[
+        Weights | None, typer.Option("--decode-weights", help="Those of decode workers.")
     ] = None,
     kv_dtype: Annotated[
         KvDtype | None,
@@ -97,6 +119,8 @@ def up(
         engine=engine,
         device=device,
         dtype=dtype,
+        weights=weights,
+        decode_weights=decode_weights,
         kv_dtype=kv_dtype,
         decode_kv_dtype=decode_kv_dtype,
         verbose=verbose,
@@ -105,7 +129,7 @@ def up(
     try:
         address = _address(port)
         files = find(model, screen)
-        _check(files, options)
+        options = replace(options, engine=_check(files, options, screen))
         status = asyncio.run(_run(options, files, address, screen))
     except ports.PortTaken as e:
         screen.error(
@@ -121,18 +145,40 @@ def up(
 _DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 
 
-def _check(files: ModelFiles, options: Options) -> None:
-    """Say in one line what is wrong with a model, where five processes would say it in logs. Reads headers only, and
-    what makes tokens of messages."""
+def _check(files: ModelFiles, options: Options, screen: Screen) -> EngineName:
+    """The engine that will run a model. Says in one line what is wrong with it, where five processes would say it in
+    logs. Reads headers only, and what makes tokens of messages; compiles the cpu engine, which all workers share."""
     if options.device is not None and not _DEVICE.fullmatch(options.device):
         raise InvalidRequest(f"device {options.device!r} is none of cpu, cuda, cuda:N")
+    engine = options.engine
     config = read_config(files)
-    if options.engine != "fake":
+    if engine != "fake":
+        engine = _engine(files, engine, options, screen)
         check_weights(open_weights(files, config), files.path, options.device or "cpu")
         for dtype in (options.kv_dtype, options.decode_kv_dtype):
             plan_layout(config, dtype or "float32")
     ChatTemplate.load(files)
     Tokenizer.load(files)
+    if engine == "cpu":
+        with screen.busy("compiling the cpu engine for this machine, once"):
+            build.library(levels.detect())
+    return engine
+
+
+def _engine(
+    files: ModelFiles, name: Literal["auto", "cpu", "torch"], options: Options, screen: Screen
+) -> EngineName:
+    given = {options.weights or "auto", options.decode_weights or "auto"}
+    choice = choose(
+        name,
+        files,
+        device=options.device or "cpu",
+        dtype=options.dtype or "auto",
+        weights=next((weights for weights in sorted(given) if weights != "auto"), "auto"),
+    )
+    if choice.reason:
+        screen.line(f"engine {choice.engine}: {choice.reason}")
+    return choice.engine
 
 
 def _address(port: int) -> Address:

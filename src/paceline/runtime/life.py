@@ -66,7 +66,7 @@ async def live(
         if not await finishes_before(leave, starting):
             return
         if model := service.model():
-            api.metadata |= {"model": model.name, "kv_dtype": model.kv_dtype}
+            api.metadata |= {"model": model.name, "engine": model.engine, "kv_dtype": model.kv_dtype}
         api.state = "ready"
         log.info("service_ready", role=identity.role)
         await beacons.send()

@@ -46,6 +46,7 @@ class EngineHost:
             settings.engine,
             files,
             dtype=settings.dtype,
+            weights=settings.weights,
             kv_dtype=_kv_dtype(settings),
             device=settings.device,
             threads=settings.threads,

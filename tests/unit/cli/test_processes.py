@@ -51,3 +51,10 @@ def test_decode_workers_may_keep_kv_in_a_form_of_their_own() -> None:
     found = {spec.role: spec.env["PACELINE_KV_DTYPE"] for spec in specs}
     assert (found["prefill"], found["decode"]) == ("bfloat16", "fp8_e4m3")
     assert "PACELINE_KV_DTYPE" not in children(Options(), SHARED)[0].env
+
+
+def test_decode_workers_may_round_weights_by_themselves() -> None:
+    specs = children(Options(engine="cpu", weights="int8", decode_weights="int4"), SHARED)
+    found = {spec.role: spec.env["PACELINE_WEIGHTS"] for spec in specs}
+    assert (found["prefill"], found["decode"]) == ("int8", "int4")
+    assert "PACELINE_WEIGHTS" not in children(Options(), SHARED)[0].env

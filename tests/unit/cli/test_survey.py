@@ -24,7 +24,7 @@ async def serve(bus: Bus, role: Role, worker: str, load: Load) -> MicroService:
         bus,
         new_identity(role, worker),
         description="a test",
-        metadata={"model": "m", "kv_dtype": "bfloat16"},
+        metadata={"model": "m", "engine": "cpu", "kv_dtype": "bfloat16"},
         load=lambda: load,
     )
     api.serve(subjects.DRAIN, drain)
@@ -58,6 +58,7 @@ async def test_rows_are_what_the_services_say() -> None:
             worker="gateway-0",
             state="starting",
             model="m",
+            engine="cpu",
             kv_dtype="bfloat16",
             running=0,
             waiting=0,
@@ -72,6 +73,7 @@ async def test_rows_are_what_the_services_say() -> None:
             worker="prefill-0",
             state="ready",
             model="m",
+            engine="cpu",
             kv_dtype="bfloat16",
             running=1,
             waiting=2,
