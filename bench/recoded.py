@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import prod
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -22,15 +22,17 @@ from paceline.quantize.shard import Shard, write_shard
 from paceline.quantize.tensors import OutputTensor
 from paceline.quantize.work import Done, Matrix, Piece, Writer
 
+Recoding: TypeAlias = Format | Literal["float32", "bfloat16"]
+"""What matrices go through; float32 leaves them as they are."""
 _Recode: TypeAlias = Callable[[Float32], Float32]
 
 # A multiple of the rows that share a scale in any format.
 _ROWS = 256
 
 
-def recoded(files: ModelFiles, output: Path, format_: Format | None) -> tuple[ModelFiles, float]:
+def recoded(files: ModelFiles, output: Path, recoding: Recoding) -> tuple[ModelFiles, float]:
     """The dense model `files` as a Hugging Face directory in float32, in which each matrix that `paceline quantize`
-    would quantize holds what `format_`, or bfloat16, gives back; and the share of all weights that these are."""
+    would quantize holds what `recoding` gives back; and the share of all weights that these are."""
     config = read_config(files)
     selection = Selection.of((), experts_only=False)
     works = []
@@ -38,12 +40,9 @@ def recoded(files: ModelFiles, output: Path, format_: Format | None) -> tuple[Mo
     for name, stored in open_weights(files, config).items():
         shape = stored.shape
         weights += prod(shape)
-        recode = _same
+        recode: _Recode = _same
         if len(shape) == 2 and selection.reason_to_keep(name.removesuffix(".weight")) is None:
-            if format_ is None:
-                recode = _bfloat16
-            elif format_.obstacle((shape[0], shape[1])) is None:
-                recode = partial(_through, format_)
+            recode = _choose(recoding, (shape[0], shape[1]))
         quantized += prod(shape) if recode is not _same else 0
         works.append(_Recoded(name if name.startswith("lm_head") else f"model.{name}", stored, recode))
     output.mkdir()
@@ -78,6 +77,16 @@ class _Recoded:
         values = self.recode(self.stored.float32(start, stop))
         write(self.module, start * values.shape[1] * 4, np.ascontiguousarray(values).view(np.uint8))
         return Done(0)
+
+
+def _choose(recoding: Recoding, shape: tuple[int, int]) -> _Recode:
+    match recoding:
+        case "float32":
+            return _same
+        case "bfloat16":
+            return _bfloat16
+        case format_:
+            return _same if format_.obstacle(shape) else partial(_through, format_)
 
 
 def _same(values: Float32) -> Float32:

@@ -1,6 +1,7 @@
 """A text in windows, run through an engine as prompts are: chunk by chunk, each over the pages of those before it."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +14,14 @@ CHUNK = PAGE_TOKENS
 """Rows of a window in one step; those of the first one have nothing but each other, and are not scored."""
 BATCH = 8
 """Windows that run at the same time."""
+ROWS = BATCH * CHUNK
+"""Rows of a step."""
 
 
 def read_text(path: Path | None) -> str:
     """The text of `path`, by default the repository's prose."""
     if path is not None:
-        return path.read_text()
+        return path.read_text(encoding="utf-8")
     root = Path(__file__).parents[1]
     return "\n\n".join(
         p.read_text()
@@ -26,11 +29,9 @@ def read_text(path: Path | None) -> str:
     )
 
 
-def cut(tokens: list[int], length: int, most: int) -> Int32:
+def cut(tokens: list[int], length: int) -> Int32:
     """Windows [windows, length] of a text, whole ones only."""
-    count = min(len(tokens) // length, most)
-    if not count:
-        raise SystemExit(f"the text has {len(tokens)} tokens, less than one window of {length}")
+    count = len(tokens) // length
     return np.array(tokens[: count * length], dtype=np.int32).reshape(count, length)
 
 
@@ -55,8 +56,19 @@ def chunk_step(chunk: Int32, start: int, length: int, groups: int, *, score: boo
     )
 
 
-def predict(engine: Engine, windows: Int32) -> Iterator[tuple[Float32, Int32]]:
-    """Logits [rows, vocab] of scored rows and the tokens [rows] that follow them, always in the same order."""
+@dataclass(frozen=True)
+class Prediction:
+    """Logits [n, rows, vocab] of a chunk of n windows and the tokens [n, rows] that follow; `windows` and `columns` are
+    where these stand among the scored tokens of all windows, [windows, `scored`]."""
+
+    windows: slice
+    columns: slice
+    logits: Float32
+    following: Int32
+
+
+def predict(engine: Engine, windows: Int32) -> Iterator[Prediction]:
+    """What follows each scored row, always in the same order."""
     length = windows.shape[1]
     for first in range(0, len(windows), BATCH):
         batch = windows[first : first + BATCH]
@@ -68,11 +80,15 @@ def predict(engine: Engine, windows: Int32) -> Iterator[tuple[Float32, Int32]]:
             if score:
                 # The last row of a window has no successor in it.
                 following = batch[:, start + 1 : start + CHUNK + 1]
-                rows = logits.reshape(len(batch), CHUNK, -1)[:, : following.shape[1]]
-                yield rows.reshape(-1, engine.vocab), following.reshape(-1)
+                rows = following.shape[1]
+                yield Prediction(
+                    slice(first, first + len(batch)),
+                    slice(start - CHUNK, start - CHUNK + rows),
+                    logits.reshape(len(batch), CHUNK, -1)[:, :rows],
+                    following,
+                )
 
 
-def scored(windows: Int32) -> int:
-    """Tokens whose prediction counts: those behind the first chunk of their window."""
-    count, length = windows.shape
-    return int(count * (length - CHUNK - 1))
+def scored(length: int) -> int:
+    """Tokens of a window whose prediction counts: those behind its first chunk."""
+    return length - CHUNK - 1
