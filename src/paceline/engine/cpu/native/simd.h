@@ -9,6 +9,7 @@
 //   max, min                       the second operand where one is NaN
 //   reduce_add                     lanes l and l + kLanes / 2 first, then those sums by halves again, down to one
 //   reduce_add4                    four of them at once, bit for bit the same
+//   transpose                      of kLanes vectors, in place
 //   load_bf16, load_f16, load_e4m3 widened; e4m3 comes divided by kE4m3Unit, and its NaN reads as 480 / kE4m3Unit
 //   exp                            relative error below 2e-7; 0 below -87.3, exp(88) above 88, NaN for NaN
 #pragma once

@@ -51,6 +51,24 @@ static inline void reduce_add4(float *out, Vf a, Vf b, Vf c, Vf d) {
   _mm_storeu_ps(out, _mm_shuffle_ps(low, high, 0x88));
 }
 
+static inline void transpose(Vf (&rows)[kLanes]) {
+  __m256 pairs[8], quads[8];
+  for (int i = 0; i < 8; i += 2) {
+    pairs[i] = _mm256_unpacklo_ps(rows[i].v, rows[i + 1].v);
+    pairs[i + 1] = _mm256_unpackhi_ps(rows[i].v, rows[i + 1].v);
+  }
+  for (int i = 0; i < 8; i += 4) {
+    quads[i] = _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0x44);
+    quads[i + 1] = _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0xEE);
+    quads[i + 2] = _mm256_shuffle_ps(pairs[i + 1], pairs[i + 3], 0x44);
+    quads[i + 3] = _mm256_shuffle_ps(pairs[i + 1], pairs[i + 3], 0xEE);
+  }
+  for (int i = 0; i < 4; ++i) {
+    rows[i].v = _mm256_permute2f128_ps(quads[i], quads[i + 4], 0x20);
+    rows[i + 4].v = _mm256_permute2f128_ps(quads[i], quads[i + 4], 0x31);
+  }
+}
+
 static inline Vf widen_bf16(__m128i x) {
   return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16))};
 }

@@ -52,6 +52,33 @@ static inline void reduce_add4(float *out, Vf a, Vf b, Vf c, Vf d) {
   _mm_storeu_ps(out, _mm_add_ps(_mm_shuffle_ps(ab, cd, 0x88), _mm_shuffle_ps(ab, cd, 0xDD)));
 }
 
+static inline void transpose(Vf (&rows)[kLanes]) {
+  __m512 pairs[16], quads[16], octets[16];
+  for (int i = 0; i < 16; i += 2) {
+    pairs[i] = _mm512_unpacklo_ps(rows[i].v, rows[i + 1].v);
+    pairs[i + 1] = _mm512_unpackhi_ps(rows[i].v, rows[i + 1].v);
+  }
+  for (int i = 0; i < 16; i += 4) {
+    quads[i] = _mm512_shuffle_ps(pairs[i], pairs[i + 2], 0x44);
+    quads[i + 1] = _mm512_shuffle_ps(pairs[i], pairs[i + 2], 0xEE);
+    quads[i + 2] = _mm512_shuffle_ps(pairs[i + 1], pairs[i + 3], 0x44);
+    quads[i + 3] = _mm512_shuffle_ps(pairs[i + 1], pairs[i + 3], 0xEE);
+  }
+  // Quarter q of quads[4 r + c] is column 4 q + c of rows 4 r to 4 r + 3.
+  for (int c = 0; c < 4; ++c) {
+    octets[c] = _mm512_shuffle_f32x4(quads[c], quads[4 + c], 0x88);
+    octets[4 + c] = _mm512_shuffle_f32x4(quads[8 + c], quads[12 + c], 0x88);
+    octets[8 + c] = _mm512_shuffle_f32x4(quads[c], quads[4 + c], 0xDD);
+    octets[12 + c] = _mm512_shuffle_f32x4(quads[8 + c], quads[12 + c], 0xDD);
+  }
+  for (int c = 0; c < 4; ++c) {
+    rows[c].v = _mm512_shuffle_f32x4(octets[c], octets[4 + c], 0x88);
+    rows[8 + c].v = _mm512_shuffle_f32x4(octets[c], octets[4 + c], 0xDD);
+    rows[4 + c].v = _mm512_shuffle_f32x4(octets[8 + c], octets[12 + c], 0x88);
+    rows[12 + c].v = _mm512_shuffle_f32x4(octets[8 + c], octets[12 + c], 0xDD);
+  }
+}
+
 static inline Vf widen_bf16(__m256i x) {
   return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16))};
 }

@@ -56,6 +56,14 @@ static inline void reduce_add4(float *out, Vf a, Vf b, Vf c, Vf d) {
   out[3] = reduce_add(d);
 }
 
+static inline void transpose(Vf (&rows)[kLanes]) {
+  float at[kLanes][kLanes], to[kLanes][kLanes];
+  std::memcpy(at, rows, sizeof at);
+  for (int i = 0; i < kLanes; ++i)
+    for (int j = 0; j < kLanes; ++j) to[i][j] = at[j][i];
+  std::memcpy(rows, to, sizeof to);
+}
+
 static inline Vf load_bf16(const uint16_t *p) {
   uint32_t bits[kLanes];
   for (int i = 0; i < kLanes; ++i) bits[i] = static_cast<uint32_t>(p[i]) << 16;

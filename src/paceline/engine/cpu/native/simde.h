@@ -3,6 +3,11 @@
 // For tests alone. SIMDe's own intrinsics take their AVX2 forms when the compiler may use AVX2.
 #pragma once
 
+#if !defined(__clang__)
+// GCC 12 fails in this pass ("in gsi_insert_seq_nodes_after") on arrays of one of SIMDe's registers.
+#pragma GCC optimize("no-tree-sra")
+#endif
+
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -80,6 +85,18 @@ static inline simde__m512 cvtph_ps(simde__m256i a) {
   return to.packed();
 }
 
+// Quarters of a chosen by the low half of kWhich, of b by its high half.
+template <int kWhich>
+static inline simde__m512 shuffle_f32x4(simde__m512 a, simde__m512 b) {
+  const Lanes<simde__m128, simde__m512> low(a), high(b);
+  Lanes<simde__m128, simde__m512> to;
+  to.at[0] = low.at[kWhich & 3];
+  to.at[1] = low.at[kWhich >> 2 & 3];
+  to.at[2] = high.at[kWhich >> 4 & 3];
+  to.at[3] = high.at[kWhich >> 6 & 3];
+  return to.packed();
+}
+
 template <int kHalf>
 static inline simde__m256 extractf32x8_ps(simde__m512 a) {
   return Lanes<simde__m256, simde__m512>(a).at[kHalf];
@@ -106,6 +123,8 @@ static inline simde__m256 extractf32x8_ps(simde__m512 a) {
 #define _mm512_reduce_add_epi32(a) ::paceline::simde::reduce_add_epi32(a)
 #undef _mm512_extractf32x8_ps
 #define _mm512_extractf32x8_ps(a, half) ::paceline::simde::extractf32x8_ps<half>(a)
+#undef _mm512_shuffle_f32x4
+#define _mm512_shuffle_f32x4(a, b, which) ::paceline::simde::shuffle_f32x4<which>(a, b)
 #undef _mm512_maskz_loadu_ps
 #define _mm512_maskz_loadu_ps(mask, p) (::paceline::simde::load_masked<float, simde__m512>(mask, p))
 #undef _mm512_mask_storeu_ps

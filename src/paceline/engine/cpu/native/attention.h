@@ -1,0 +1,294 @@
+// Causal attention over pages, with grouped queries (Ainslie et al. 2023) and trees of drafts.
+//
+// See attention_plan.h for what a row sees and how work is cut; attention_direct.h and attention_tile.h for the products.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "abi.h"
+#include "attention_direct.h"
+#include "attention_plan.h"
+#include "attention_softmax.h"
+#include "attention_tile.h"
+#include "kv.h"
+#include "scratch.h"
+
+namespace paceline {
+
+// What a thread works in.
+struct AttentionScratch {
+  Buffer<float> queries;  // [queries][width]
+  Buffer<float> scores;   // [queries][kScoreStride]
+  Buffer<float> page;     // a decoded page
+  Buffer<float> found;    // states of one segment
+  Buffer<float> merged;   // states of all
+};
+
+// A segment's scores, and room behind them for what vectors write too much. No power of two, so that rows do not fall into
+// the same sets of a cache.
+constexpr ptrdiff_t kScoreStride = kSegment + 3 * 16;
+
+// One KV head of a tile, with keys in kFormat.
+template <PlKv kFormat>
+class TileAttention {
+ public:
+  TileAttention(const PlModel &model, const PlStep &step, const AttentionPlan &plan, const AttentionTile &tile,
+                int kv_head, const PlLayer &layer, const Pages &pages, AttentionScratch &scratch)
+      : plan_(plan),
+        tile_(tile),
+        plane_(model, layer, pages),
+        table_(step.page_table + ptrdiff_t{tile.sequence} * step.table_width),
+        key_line_(kv_head),
+        value_line_(model.kv_heads + kv_head),
+        dim_(model.head_dim),
+        width_(padded(model.head_dim)),
+        group_(model.heads / model.kv_heads),
+        queries_((tile.row_end - tile.row_begin) * group_),
+        scratch_(scratch) {
+    scratch.queries.require(size(queries_ * width_));
+    scratch.scores.require(size(queries_ * kScoreStride));
+    scratch.page.require(size(kPageTokens * width_));
+    scratch.found.require(size(queries_ * AttentionState::size(width_)));
+    scratch.merged.require(size(queries_ * AttentionState::size(width_)));
+  }
+
+  int queries() const { return queries_; }
+  ptrdiff_t state_size() const { return AttentionState::size(width_); }
+
+  // Reads the queries [rows][stride] of all rows of the step, from the KV head's first query head on, times `factor`.
+  void load_queries(const float *from, ptrdiff_t stride, float factor) const {
+    for (int q = 0; q < queries_; ++q) {
+      const float *x = from + (tile_.row_begin + q / group_) * stride + q % group_ * dim_;
+      float *to = query(q);
+      for (int d = 0; d < dim_; ++d) to[d] = x[d] * factor;
+      std::fill(to + dim_, to + width_, 0.0f);
+    }
+  }
+
+  // The states [queries] of one segment.
+  void attend(int segment, float *states) const {
+    const int begin = segment * kSegment, end = begin + kSegment;
+    score_columns(begin, std::min(end, tile_.widest));
+    for_tails(begin, end, [&](int row, int column, int key) { score_column(row, column, key - begin); });
+    for (int q = 0; q < queries_; ++q) {
+      const AttentionState state = at(states, q);
+      state.clear(width_);
+      const int count = std::min(seen(q).count() - begin, kSegment);
+      if (count > 0) softmax_segment(scores(q), count, state);
+    }
+    weigh_columns(begin, end);
+    value_columns(begin, std::min(end, tile_.shared), 0, queries_, states);
+    for (int q = 0; q < queries_; q += group_) {
+      value_columns(std::max(begin, tile_.shared), std::min(end, seen(q).seen), q, group_, states);
+    }
+    for_tails(begin, end, [&](int row, int column, int key) { value_column(row, column, key - begin, states); });
+  }
+
+  // merged states += the next segment's, query by query.
+  void merge(float *merged, float *next) const {
+    for (int q = 0; q < queries_; ++q) at(merged, q).merge(at(next, q), width_);
+  }
+
+  void clear(float *states) const {
+    for (int q = 0; q < queries_; ++q) at(states, q).clear(width_);
+  }
+
+  // Writes values / sum * factor to the rows of `out`, which begin with the KV head's first query head.
+  void finish(float *states, float factor, float *out, ptrdiff_t stride) const {
+    for (int q = 0; q < queries_; ++q) {
+      const AttentionState state = at(states, q);
+      const float share = factor / state.sum();
+      float *to = out + (tile_.row_begin + q / group_) * stride + q % group_ * dim_;
+      for (int d = 0; d < dim_; ++d) to[d] = state.values()[d] * share;
+    }
+  }
+
+ private:
+  static constexpr bool kScaled = kFormat == PL_KV_E4M3_SCALED;
+  static size_t size(ptrdiff_t count) { return static_cast<size_t>(count); }
+
+  float *query(int q) const { return scratch_.queries.get() + ptrdiff_t{q} * width_; }
+  float *scores(int q) const { return scratch_.scores.get() + q * kScoreStride; }
+  AttentionState at(float *states, int q) const { return {states + q * state_size()}; }
+  const AttentionRow &seen(int q) const { return plan_.rows[size(tile_.row_begin + q / group_)]; }
+  int64_t slot(int column) const { return int64_t{table_[column / kPageTokens]} * kPageTokens + column % kPageTokens; }
+
+  // Calls `run(column, count)` for the parts of columns [begin, end) that lie in one page.
+  template <typename Run>
+  static void for_runs(int begin, int end, const Run &run) {
+    for (int column = begin, next; column < end; column = next) {
+      next = std::min(end, (column / kPageTokens + 1) * kPageTokens);
+      run(column, next - column);
+    }
+  }
+
+  // Calls `run(first query of the row, column, number of the key)` for keys of tails numbered [begin, end).
+  template <typename Run>
+  void for_tails(int begin, int end, const Run &run) const {
+    for (int q = 0; q < queries_; q += group_) {
+      const AttentionRow &row = seen(q);
+      const int first = std::max(begin - row.seen, 0), last = std::min(end, row.count()) - row.seen;
+      for (int i = first; i < last; ++i) run(q, plan_.tails[size(row.tail_begin + i)], row.seen + i);
+    }
+  }
+
+  // Scores of columns [begin, end), which lie in a segment, for all queries, whether they see them or not.
+  void score_columns(int begin, int end) const {
+    for_runs(begin, end, [&](int column, int count) {
+      const uint8_t *keys = plane_.row(slot(column), key_line_);
+      float *to = scores(0) + (column - begin);
+      if (queries_ <= kDirectQueries) {
+        score_run<kFormat>(query(0), width_, queries_, keys, plane_.row_bytes(), count, dim_, to, kScoreStride);
+      } else {
+        decode_keys<kFormat>(keys, plane_.row_bytes(), count, dim_, scratch_.page.get());
+        score_tile(query(0), width_, queries_, scratch_.page.get(), count, dim_, to, kScoreStride);
+      }
+    });
+    if constexpr (kScaled) scale(key_line_, begin, begin, end, 0, queries_);
+  }
+
+  void score_column(int q, int column, int key) const {
+    score_run<kFormat>(query(q), width_, group_, plane_.row(slot(column), key_line_), plane_.row_bytes(), 1, dim_,
+                       scores(q) + key, kScoreStride);
+    if constexpr (kScaled) scale(key_line_, column - key, column, column + 1, q, group_);
+  }
+
+  // Multiplies weights by the scales of the values that they multiply.
+  void weigh_columns(int begin, int end) const {
+    if constexpr (kScaled) {
+      for (int q = 0; q < queries_; q += group_) {
+        scale(value_line_, begin, begin, std::min(end, seen(q).seen), q, group_);
+      }
+      for_tails(begin, end, [&](int q, int column, int key) {
+        scale(value_line_, column - (key - begin), column, column + 1, q, group_);
+      });
+    }
+  }
+
+  // scores[column - origin] *= the scale of `line`, for columns [begin, end) and `count` queries.
+  void scale(int line, int origin, int begin, int end, int first, int count) const {
+    for_runs(begin, end, [&](int column, int run) {
+      const float *scales = plane_.scale(slot(column), line);
+      for (int q = first; q < first + count; ++q) {
+        float *to = scores(q) + (column - origin);
+        for (int j = 0; j < run; ++j) to[j] *= scales[j];
+      }
+    });
+  }
+
+  // Adds the values of columns [begin, end), which lie in a segment, to `count` states.
+  void value_columns(int begin, int end, int first, int count, float *states) const {
+    float *out = at(states, first).values();
+    for_runs(begin, end, [&](int column, int run) {
+      const uint8_t *values = plane_.row(slot(column), value_line_);
+      const float *weights = scores(first) + column % kSegment;
+      if (count <= kDirectQueries || count == group_) {
+        value_run<kFormat>(weights, kScoreStride, count, values, plane_.row_bytes(), run, dim_, out, state_size());
+      } else {
+        decode_values<kFormat>(values, plane_.row_bytes(), run, dim_, scratch_.page.get());
+        value_tile(weights, kScoreStride, count, scratch_.page.get(), run, dim_, out, state_size());
+      }
+    });
+  }
+
+  void value_column(int q, int column, int key, float *states) const {
+    value_run<kFormat>(scores(q) + key, kScoreStride, group_, plane_.row(slot(column), value_line_), plane_.row_bytes(),
+                       1, dim_, at(states, q).values(), state_size());
+  }
+
+  const AttentionPlan &plan_;
+  const AttentionTile &tile_;
+  KvPlane plane_;
+  const int32_t *table_;
+  int key_line_, value_line_;
+  int dim_, width_, group_, queries_;
+  AttentionScratch &scratch_;
+};
+
+// The attention of a step: `plan` it, then in each layer `run` every item once, from any thread.
+class Attention {
+ public:
+  void plan(const PlStep &step, const PlModel &model, int threads) {
+    step_ = step;
+    model_ = model;
+    plan_attention(step, model, threads, plan_);
+    scratch_.resize(std::max(scratch_.size(), static_cast<size_t>(threads)));
+    partials_.require(static_cast<size_t>(plan_.partials * AttentionState::size(padded(model.head_dim))));
+    if (counters_count_ < plan_.counters) {
+      counters_count_ = plan_.counters;
+      counters_ = std::make_unique<std::atomic<int>[]>(static_cast<size_t>(counters_count_));
+    }
+    for (const AttentionTile &tile : plan_.tiles) {
+      for (int h = 0; tile.pieces > 1 && h < model.kv_heads; ++h) counters_[size_t(tile.counter + h)] = tile.pieces;
+    }
+  }
+
+  int items() const { return static_cast<int>(plan_.items.size()); }
+
+  // qkv: [T][heads + 2 * kv_heads][head_dim], whose queries are ready and whose keys and values are stored
+  // out: [T][heads][head_dim]
+  void run(int item, int thread, const PlLayer &layer, const Pages &pages, const float *qkv, float *out) {
+    switch (model_.kv) {
+      case PL_KV_F32:
+        return run_format<PL_KV_F32>(item, thread, layer, pages, qkv, out);
+      case PL_KV_BF16:
+        return run_format<PL_KV_BF16>(item, thread, layer, pages, qkv, out);
+      case PL_KV_E4M3:
+        return run_format<PL_KV_E4M3>(item, thread, layer, pages, qkv, out);
+      case PL_KV_E4M3_SCALED:
+        return run_format<PL_KV_E4M3_SCALED>(item, thread, layer, pages, qkv, out);
+    }
+  }
+
+ private:
+  template <PlKv kFormat>
+  void run_format(int index, int thread, const PlLayer &layer, const Pages &pages, const float *qkv, float *out) {
+    const AttentionItem &item = plan_.items[static_cast<size_t>(index)];
+    const AttentionTile &tile = plan_.tiles[static_cast<size_t>(item.tile)];
+    AttentionScratch &scratch = scratch_[static_cast<size_t>(thread)];
+    const TileAttention<kFormat> part(model_, step_, plan_, tile, item.kv_head, layer, pages, scratch);
+
+    const bool layer_scales = kFormat == PL_KV_E4M3;
+    const float unit = KvReader<kFormat>::kUnit;
+    const ptrdiff_t first = ptrdiff_t{item.kv_head} * (model_.heads / model_.kv_heads) * model_.head_dim;
+    const ptrdiff_t out_stride = ptrdiff_t{model_.heads} * model_.head_dim;
+    const ptrdiff_t qkv_stride = out_stride + ptrdiff_t{2} * model_.kv_heads * model_.head_dim;
+    const float softmax_scale = 1.0f / std::sqrt(static_cast<float>(model_.head_dim));
+    part.load_queries(qkv + first, qkv_stride, softmax_scale * unit * (layer_scales ? layer.k_scale : 1.0f));
+
+    float *merged = scratch.merged.get();
+    const ptrdiff_t segment_size = part.queries() * part.state_size();
+    if (tile.pieces == 1) {
+      part.clear(merged);
+      for (int s = item.segment_begin; s < item.segment_end; ++s) {
+        part.attend(s, scratch.found.get());
+        part.merge(merged, scratch.found.get());
+      }
+    } else {
+      float *states = partials_.get() + tile.partials * part.state_size() + item.kv_head * tile.segments() * segment_size;
+      for (int s = item.segment_begin; s < item.segment_end; ++s) part.attend(s, states + s * segment_size);
+      std::atomic<int> &left = counters_[static_cast<size_t>(tile.counter + item.kv_head)];
+      if (left.fetch_sub(1, std::memory_order_acq_rel) > 1) return;
+      left.store(tile.pieces, std::memory_order_relaxed);  // for the next layer
+      part.clear(merged);
+      for (int s = 0; s < tile.segments(); ++s) part.merge(merged, states + s * segment_size);
+    }
+    part.finish(merged, unit * (layer_scales ? layer.v_scale : 1.0f), out + first, out_stride);
+  }
+
+  PlStep step_{};
+  PlModel model_{};
+  AttentionPlan plan_;
+  std::vector<AttentionScratch> scratch_;
+  Buffer<float> partials_;
+  std::unique_ptr<std::atomic<int>[]> counters_;
+  int32_t counters_count_ = 0;
+};
+
+}  // namespace paceline

@@ -1,0 +1,73 @@
+// Rows into pages and attention over them, for test_attention.py.
+#include "attention.h"
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "rope.h"
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+using namespace paceline;
+
+EXPORT int lanes() { return kLanes; }
+
+// `count` is a multiple of kLanes.
+EXPORT void exponentials(const float *x, float *y, int count) {
+  for (int i = 0; i < count; i += kLanes) store(y + i, exp(load(x + i)));
+}
+
+// Lane i of `sums` by reduce_add4, of `each` by reduce_add; rows: [4][kLanes]
+EXPORT void sums(const float *rows, float *four, float *each) {
+  const Vf a = load(rows), b = load(rows + kLanes), c = load(rows + 2 * kLanes), d = load(rows + 3 * kLanes);
+  reduce_add4(four, a, b, c, d);
+  each[0] = reduce_add(a), each[1] = reduce_add(b), each[2] = reduce_add(c), each[3] = reduce_add(d);
+}
+
+// All codes of a format, e4m3 times its unit. kinds: 0 bfloat16, 1 float16, 2 e4m3
+EXPORT void widened(int kind, const void *codes, int count, float *out) {
+  for (int i = 0; i < count; i += kLanes) {
+    const uint16_t *wide = static_cast<const uint16_t *>(codes) + i;
+    const uint8_t *narrow = static_cast<const uint8_t *>(codes) + i;
+    const Vf found = kind == 0 ? load_bf16(wide) : kind == 1 ? load_f16(wide) : load_e4m3(narrow);
+    store(out + i, kind == 2 ? found * broadcast(kE4m3Unit) : found);
+  }
+}
+
+EXPORT void store_rows(const PlModel *model, const PlStep *step, int layer, uint8_t *pages, int64_t count,
+                       int64_t page_bytes, float *qkv) {
+  const Pages pool{pages, count, page_bytes};
+  Rotations rotations;
+  rotations.compute(*model, step->positions, step->tokens_count);
+  const ptrdiff_t width = (model->heads + 2 * model->kv_heads) * model->head_dim;
+  for (int t = 0; t < step->tokens_count; ++t) {
+    rotate_and_store(*model, model->layer[layer], rotations, t, step->slots[t], pool, qkv + t * width);
+  }
+}
+
+EXPORT void copy_slots(const PlModel *model, uint8_t *pages, int64_t count, int64_t page_bytes, int64_t from,
+                       int64_t to) {
+  copy_slot(*model, {pages, count, page_bytes}, from, to);
+}
+
+// Attends twice, as two layers of a step do. Returns the number of items.
+EXPORT int attend(const PlModel *model, const PlStep *step, int layer, uint8_t *pages, int64_t count,
+                  int64_t page_bytes, const float *qkv, float *out, int thread_count) {
+  const Pages pool{pages, count, page_bytes};
+  Attention attention;
+  attention.plan(*step, *model, thread_count);
+  for (int round = 0; round < 2; ++round) {
+    std::atomic<int> next{0};
+    std::vector<std::thread> threads;
+    for (int t = 0; t < thread_count; ++t) {
+      threads.emplace_back([&, t] {
+        for (int item; (item = next.fetch_add(1)) < attention.items();) {
+          attention.run(item, t, model->layer[layer], pool, qkv, out);
+        }
+      });
+    }
+    for (std::thread &thread : threads) thread.join();
+  }
+  return attention.items();
+}
