@@ -1,0 +1,25 @@
+// Draws tokens for many ways and numbers at once, and what drawing is made of.
+#include "draw.h"
+#include "philox.h"
+
+extern "C" {
+
+__attribute__((visibility("default"))) void draw_tokens(const float *logits, int32_t vocab, const PlDraw *hows,
+                                                        int32_t count, int32_t *tokens) {
+  for (int32_t i = 0; i < count; i++) tokens[i] = paceline::draw_token(logits, vocab, hows[i]);
+}
+
+// `count` is a multiple of 16.
+__attribute__((visibility("default"))) void exponentials(const double *x, int32_t count, double *result) {
+  for (int32_t i = 0; i < count; i += 2 * paceline::kDoubles) {
+    paceline::Vd some[2] = {paceline::load_doubles(x + i), paceline::load_doubles(x + i + paceline::kDoubles)};
+    paceline::exp(some);
+    paceline::store_doubles(result + i, some[0]);
+    paceline::store_doubles(result + i + paceline::kDoubles, some[1]);
+  }
+}
+
+__attribute__((visibility("default"))) double uniform(uint64_t seed, uint32_t position) {
+  return paceline::uniform(seed, position);
+}
+}
