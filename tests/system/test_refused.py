@@ -50,7 +50,7 @@ def test_weights_are_checked_for_the_device_that_was_asked_for(
         raise InvalidRequest(f"nothing multiplies these on {device}")
 
     model.save()
-    monkeypatch.setattr("paceline.cli.up.check_weights", refuse)
+    monkeypatch.setattr("paceline.cli.preflight.check_weights", refuse)
     assert refused(model, "--device", "cuda:1") == "nothing multiplies these on cuda:1"
 
 

@@ -2,32 +2,25 @@
 
 import asyncio
 import os
-import re
 from contextlib import redirect_stderr
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from paceline.cli import ports, runfile
 from paceline.cli.mesh import Address, Mesh
+from paceline.cli.preflight import check
 from paceline.cli.processes import Options
 from paceline.cli.pull import find
 from paceline.cli.rundir import RunDir
 from paceline.cli.screen import Screen
-from paceline.contracts.errors import InvalidRequest, PacelineError
-from paceline.engine.choice import choose
-from paceline.engine.cpu import build, levels
-from paceline.engine.layout import KvDtype, plan_layout
+from paceline.contracts.errors import PacelineError
+from paceline.engine.layout import KvDtype
 from paceline.engine.registry import ComputeDtype, EngineName, Weights
-from paceline.engine.support import check_weights
 from paceline.gateway.auth import check_exposure, parse_keys
 from paceline.gateway.settings import Settings
-from paceline.model.config import read_config
 from paceline.model.files import ModelFiles
-from paceline.model.template import ChatTemplate
-from paceline.model.tokenizer import Tokenizer
-from paceline.model.weights import open_weights
 from paceline.runtime.config import read
 from paceline.telemetry import logs
 
@@ -129,7 +122,7 @@ def up(
     try:
         address = _address(port)
         files = find(model, screen)
-        options = replace(options, engine=_check(files, options, screen))
+        options = replace(options, engine=check(files, options, screen))
         status = asyncio.run(_run(options, files, address, screen))
     except ports.PortTaken as e:
         screen.error(
@@ -140,45 +133,6 @@ def up(
         screen.error(f"paceline up: {e}")
         status = 1
     raise typer.Exit(status)
-
-
-_DEVICE = re.compile(r"cpu|cuda(:\d+)?")
-
-
-def _check(files: ModelFiles, options: Options, screen: Screen) -> EngineName:
-    """The engine that will run a model. Says in one line what is wrong with it, where five processes would say it in
-    logs. Reads headers only, and what makes tokens of messages; compiles the cpu engine, which all workers share."""
-    if options.device is not None and not _DEVICE.fullmatch(options.device):
-        raise InvalidRequest(f"device {options.device!r} is none of cpu, cuda, cuda:N")
-    engine = options.engine
-    config = read_config(files)
-    if engine != "fake":
-        engine = _engine(files, engine, options, screen)
-        check_weights(open_weights(files, config), files.path, options.device or "cpu")
-        for dtype in (options.kv_dtype, options.decode_kv_dtype):
-            plan_layout(config, dtype or "float32")
-    ChatTemplate.load(files)
-    Tokenizer.load(files)
-    if engine == "cpu":
-        with screen.busy("compiling the cpu engine for this machine, once"):
-            build.library(levels.detect())
-    return engine
-
-
-def _engine(
-    files: ModelFiles, name: Literal["auto", "cpu", "torch"], options: Options, screen: Screen
-) -> EngineName:
-    given = {options.weights or "auto", options.decode_weights or "auto"}
-    choice = choose(
-        name,
-        files,
-        device=options.device or "cpu",
-        dtype=options.dtype or "auto",
-        weights=next((weights for weights in sorted(given) if weights != "auto"), "auto"),
-    )
-    if choice.reason:
-        screen.line(f"engine {choice.engine}: {choice.reason}")
-    return choice.engine
 
 
 def _address(port: int) -> Address:

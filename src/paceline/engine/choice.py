@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 
 from paceline.contracts.errors import InvalidRequest
 from paceline.engine.cpu import build, levels
-from paceline.engine.cpu.support import check_model, runs
+from paceline.engine.cpu.support import runs
 from paceline.engine.cpu.weights import Weights
 from paceline.model.config import read_config
 from paceline.model.files import ModelFiles
@@ -33,17 +33,16 @@ def choose(
     dtype: ComputeDtype = "auto",
     weights: Weights = "auto",
 ) -> Choice:
-    """The engine that `name` means for a model and these settings: for `auto` the cpu engine where that can run it.
+    """The engine that `name` means with these settings: for `auto` the cpu engine where that can run the model.
 
-    Nothing is compiled or loaded for the answer. Raises `InvalidRequest` where no installed engine will do, or where a
-    setting belongs to the other one: `device` and `dtype` are torch's, `weights` the cpu engine's.
+    Nothing is compiled or loaded for the answer; an engine that is named checks the model itself. Raises
+    `InvalidRequest` where no installed engine will do, or where a setting belongs to the other one: `device` and
+    `dtype` are torch's, `weights` the cpu engine's.
     """
     match name:
         case "cpu":
             if reason := _asks_for_torch(device, dtype):
                 raise InvalidRequest(f"engine cpu: {reason}")
-            config = read_config(files)
-            check_model(config, open_weights(files, config), files.path)
             return Choice("cpu")
         case "torch":
             return _torch(None, weights)
