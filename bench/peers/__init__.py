@@ -1,0 +1,31 @@
+"""Other engines on the same model and machine, each in an environment of its own.
+
+    rows = peers.measure(model, Cases())
+
+The first run builds them, outside the checkout: some 20 minutes of CPU time and 8 GB in `environment.directory`.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from bench.peers import llama_cpp, openvino, vllm
+from bench.peers.cases import Cases
+from bench.peers.environment import PeerUnavailable, say
+from bench.rows import Row
+
+PEERS: dict[str, Callable[[Path, Cases], list[Row]]] = {
+    "llama.cpp": llama_cpp.measure,
+    "OpenVINO GenAI": openvino.measure,
+    "vLLM CPU": vllm.measure,
+}
+
+
+def measure(model: Path, cases: Cases) -> list[Row]:
+    """Rows of every peer that this machine can build and run; the others get a line that says why not."""
+    rows = []
+    for name, measure_peer in PEERS.items():
+        try:
+            rows += measure_peer(model, cases)
+        except PeerUnavailable as e:
+            say(f"{name} is not available on this machine: {e}")
+    return rows
