@@ -30,6 +30,15 @@ struct Phase {
   void (*run)(void *context, int phase, int item, int thread);
 };
 
+// Tells the core that a loop waits for another core.
+inline void pause_core() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__) || defined(__arm__)
+  asm volatile("yield");
+#endif
+}
+
 class Team {
  public:
   // The caller of `run` is one of `threads`, the others start here. Throws std::system_error when one cannot.
@@ -89,7 +98,6 @@ class Team {
 
   template <typename Condition>
   static bool spin(Condition condition);
-  static void pause();
 
   const int threads_;
   std::vector<std::thread> helpers_;
@@ -254,20 +262,11 @@ bool Team::spin(Condition condition) {
   const auto until = std::chrono::steady_clock::now() + kSpin;
   do {
     for (int i = 0; i < kPausesPerClock; ++i) {
-      pause();
+      pause_core();
       if (condition()) return true;
     }
   } while (std::chrono::steady_clock::now() < until);
   return false;
-}
-
-// Tells the core that it waits for memory.
-inline void Team::pause() {
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__) || defined(__arm__)
-  asm volatile("yield");
-#endif
 }
 
 }  // namespace paceline
