@@ -23,16 +23,19 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from bench.paired import Interval
 from bench.quality_findings import Finding, Metric, compare
 from bench.quality_sample import ALL, QUICK, USUAL, Sample, take
 from bench.quality_text import TextReference
-from bench.quality_variants import REFERENCE, EngineName, Variant, source, variants
+from bench.quality_variants import DEFAULT, REFERENCE, Compared, Variant, source, variants
 from bench.rows import arguments
 from paceline.model.files import ModelFiles, locate
 from paceline.model.pull import DEFAULT_MODEL, pull
 from paceline.model.tokenizer import Tokenizer
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "quality"
+MOST = 0.01
+"""Of the perplexity, what the defaults may add."""
 
 
 @dataclass(frozen=True)
@@ -45,14 +48,19 @@ class Result:
 
     def row(self) -> list[str]:
         share = f" ({self.recoded:.0%} of all)" if self.recoded else ""
-        name = f"{self.variant.engine}: {self.variant.weights}{share}\nKV {self.variant.kv}"
+        name = f"{self.variant.engine}: {self.variant.name}{share}\nKV {self.variant.kv}"
         found = {finding.metric: finding for finding in self.findings}
         return [name, *(_cell(found[metric]) if metric in found else "" for metric in get_args(Metric))]
+
+    @property
+    def cost(self) -> Interval | None:
+        """In perplexity of the text; None of the reference."""
+        return next(finding.difference for finding in self.findings if finding.metric == "perplexity")
 
     def records(self) -> Iterator[dict[str, object]]:
         variant = {
             "engine": self.variant.engine,
-            "weights": self.variant.weights,
+            "weights": self.variant.name,
             "kv": self.variant.kv,
             "recoded": self.recoded,
         }
@@ -90,10 +98,19 @@ def measure(files: ModelFiles, sample: Sample, chosen: Sequence[Variant]) -> Ite
                     yield Result(variant, share, compare(scores, reference))
 
 
+def judge(cost: Interval, console: Console) -> None:
+    """Exits with status 1 when what is served by default costs more of the perplexity than it may."""
+    console.print(
+        f"The defaults cost {cost.mean:+.2%} [{cost.low:+.2%}, {cost.high:+.2%}] in perplexity, and may {MOST:.0%}."
+    )
+    if cost.mean > MOST:
+        raise SystemExit(1)
+
+
 def main() -> None:
     parser = arguments(__doc__ or "")
     parser.add_argument("--all", action="store_true", help="every window and item, which takes hours")
-    parser.add_argument("--engine", choices=get_args(EngineName), default="torch", help="whose variants")
+    parser.add_argument("--engine", choices=get_args(Compared), default="cpu", help="whose variants")
     parser.add_argument("--only", metavar="TEXT", default="", help="variants with this in weights or KV")
     parser.add_argument("--data", type=Path, metavar="DIR", default=DATA, help="where the data sets are")
     parser.add_argument("--text", type=Path, metavar="FILE", help="what to predict instead of WikiText-2")
@@ -109,7 +126,8 @@ def main() -> None:
         options.text,
         lambda path: console.print(f"{path} is not there, so it is left out"),
     )
-    chosen = [v for v in variants(options.engine) if options.only in f"{v.weights} {v.kv}"]
+    every = variants(options.engine, crossed=not options.quick)
+    chosen = [variant for variant in every if options.only in f"{variant.name} {variant.kv}"]
     table = Table("", title=f"{files.name}. {sample}", show_lines=True)
     for metric in get_args(Metric):
         table.add_column(metric.replace("_", " ").replace("accuracy", "\naccuracy"), justify="right")
@@ -119,9 +137,13 @@ def main() -> None:
             results.append(result)
             table.add_row(*result.row())
             live.refresh()
-    if options.json is not None:
-        records = [record for result in results for record in result.records()]
-        options.json.write_text(json.dumps(records, indent=1) + "\n")
+            if options.json is not None:
+                # Whoever stops a long run keeps what it has found.
+                records = [record for each in results for record in each.records()]
+                options.json.write_text(json.dumps(records, indent=1) + "\n")
+    for result in results:
+        if result.variant == DEFAULT and result.cost is not None:
+            judge(result.cost, console)
 
 
 if __name__ == "__main__":

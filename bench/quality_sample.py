@@ -11,7 +11,7 @@ from bench.quality_findings import Scores
 from bench.quality_likelihood import Prompt, encode, likelihoods, pool_pages
 from bench.quality_tasks import Item, read_arc, read_lambada, score_choices, score_words, spread
 from bench.quality_text import TextScores
-from bench.quality_variants import Variant, load
+from bench.quality_variants import Variant
 from bench.windows import BATCH, cut, read_text, scored
 from paceline.contracts.hashing import PAGE_TOKENS
 from paceline.engine.interface import Engine
@@ -60,7 +60,7 @@ class Sample:
 
     def start(self, files: ModelFiles, variant: Variant) -> Engine:
         """The engine of `variant`, with pages for all that runs at a time."""
-        engine = load(files, variant)
+        engine = variant.open(files)
         pages = min(len(self.windows), BATCH) * self.windows.shape[1] // PAGE_TOKENS
         pages = max(pages, *(pool_pages(task.prompts) for task in (self.lambada, self.arc) if task))
         count = pages * len(engine.layout.groups)
