@@ -12,7 +12,7 @@ HERE = Path(__file__).parent
 REPO = HERE.parents[1]
 DOCKER_COMPOSE = Path(sys.executable).parent / "docker-compose"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "paceline-ci"
-BASE = "localhost/paceline-base:bookworm"
+BASE = "localhost/paceline-base:bookworm-cxx"
 # Dockerfile and build arguments of each image.
 IMAGES: dict[str, tuple[str, list[str]]] = {
     "nats": ("tests/compose/nats.Dockerfile", []),

@@ -37,11 +37,11 @@ disable-pip-version-check = true
 END
 export CONTAINERS_CONF=$cache/containers.conf
 
-base=localhost/paceline-base:bookworm
+base=localhost/paceline-base:bookworm-cxx
 if ! podman image exists "$base"; then
   rootfs=$cache/rootfs
   rm -rf "$rootfs"
-  debootstrap --variant=minbase --include=python3,python3-venv,ca-certificates bookworm "$rootfs" >&2
+  debootstrap --variant=minbase --include=python3,python3-venv,ca-certificates,g++ bookworm "$rootfs" >&2
   tar -C "$rootfs" -c . | podman import - "$base" >&2
   rm -rf "$rootfs"
 fi

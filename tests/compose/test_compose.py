@@ -98,6 +98,17 @@ def test_settings_reach_the_containers() -> None:
     assert services["decode"]["volumes"][0]["source"] == "/srv/models"
 
 
+def test_torch_and_narrower_weights_are_for_those_who_ask() -> None:
+    plain, chosen = config()["services"], config(PACELINE_EXTRA="torch", PACELINE_WEIGHTS="int8")["services"]
+    for role in ("prefill", "decode"):
+        assert (plain[role]["build"]["args"]["EXTRA"], chosen[role]["build"]["args"]["EXTRA"]) == (
+            "engine",
+            "torch",
+        )
+        assert plain[role]["environment"]["PACELINE_WEIGHTS"] == "auto"
+        assert chosen[role]["environment"]["PACELINE_WEIGHTS"] == "int8"
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_containers_answer_the_same_curl_with_a_handoff_and_without_their_prefill_worker(
@@ -110,6 +121,9 @@ def test_containers_answer_the_same_curl_with_a_handoff_and_without_their_prefil
     assert cold.cached_tokens == 0
     assert cold.workers == {"prompt": "prefill-0", "decode": "decode-0"}
     assert len(cold.text.split()) > 20
+    for role in ("prefill", "decode"):
+        find = "import importlib.util; print(importlib.util.find_spec('torch'))"
+        assert project.podman.run("exec", project.container(role), "python", "-c", find) == "None\n"
 
     warm = paste(line)
     assert warm.cached_tokens >= 256
