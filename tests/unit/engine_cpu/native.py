@@ -36,6 +36,8 @@ def build(source: Path, level: Level, *flags: str) -> ctypes.CDLL:
         flags = ("-DPACELINE_SIMDE", *levels.FLAGS[levels.supported()[0]], *flags)
         level = "plain"
     if sanitizers := os.environ.get(SANITIZE):
+        # The runtime is preloaded for this process; the compiler would only be slow with it.
+        os.environ.pop("LD_PRELOAD", None)
         flags = ("-g", "-fno-omit-frame-pointer", f"-fsanitize={sanitizers}", *flags)
         flags = (*flags, "-fno-sanitize-recover=all")
     directory = cache_directory() / "tests"
