@@ -18,7 +18,6 @@ from paceline.engine.step import Step, no_moves
 from paceline.model.config import ModelConfig
 from paceline.model.files import ModelFiles
 from paceline.model.floats import E4M3_MAX
-from paceline.model.tokenizer import Tokenizer
 
 Run: TypeAlias = Callable[[Step, PageLayout, Pages], None]
 """Runs a step of a model whose pages are all of a pool: uint8 [pages, layout.page_bytes] of zeros, keys and values in
@@ -37,6 +36,9 @@ _MAX_TOKENS = 512
 
 def sample_tokens(files: ModelFiles, config: ModelConfig) -> list[int]:
     """A text in the model's own tokens; of a model without a tokenizer, ids spread over its vocabulary."""
+    # Imported here, because only calibration needs it of all that an engine does: a tenth of an engine's imports.
+    from paceline.model.tokenizer import Tokenizer
+
     try:
         tokens = Tokenizer.load(files).encode(SAMPLE)
     except InvalidRequest:

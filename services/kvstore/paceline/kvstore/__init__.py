@@ -1,0 +1,1 @@
+import paceline.runtime.lean  # noqa: F401  # before anything else imports what it leaves out
