@@ -18,20 +18,34 @@ EXPORT void exponentials(const float *x, float *y, int count) {
   for (int i = 0; i < count; i += kLanes) store(y + i, exp(load(x + i)));
 }
 
-// Lane i of `sums` by reduce_add4, of `each` by reduce_add; rows: [4][kLanes]
-EXPORT void sums(const float *rows, float *four, float *each) {
-  const Vf a = load(rows), b = load(rows + kLanes), c = load(rows + 2 * kLanes), d = load(rows + 3 * kLanes);
-  reduce_add4(four, a, b, c, d);
-  each[0] = reduce_add(a), each[1] = reduce_add(b), each[2] = reduce_add(c), each[3] = reduce_add(d);
-}
+// x: [kLanes]
+EXPORT float sum(const float *x) { return reduce_add(load(x)); }
 
-// All codes of a format, e4m3 times its unit. kinds: 0 bfloat16, 1 float16, 2 e4m3
-EXPORT void widened(int kind, const void *codes, int count, float *out) {
+// Codes of a format, a multiple of 4 * kLanes, by both ways to widen them: vectors as they lie, and out of 32 bits. Those of
+// e4m3 times its unit. kinds: 0 bfloat16, 1 float16, 2 e4m3
+EXPORT void widened(int kind, const void *codes, int count, float *out, float *of_dwords) {
   for (int i = 0; i < count; i += kLanes) {
     const uint16_t *wide = static_cast<const uint16_t *>(codes) + i;
     const uint8_t *narrow = static_cast<const uint8_t *>(codes) + i;
     const Vf found = kind == 0 ? load_bf16(wide) : kind == 1 ? load_f16(wide) : load_e4m3(narrow);
     store(out + i, kind == 2 ? found * broadcast(kE4m3Unit) : found);
+  }
+  const int per = kind == 2 ? 4 : 2;
+  for (int i = 0; i < count && kind != 1; i += per * kLanes) {
+    const Vd dwords = load_dwords(static_cast<const uint8_t *>(codes) + i * 4 / per);
+    Vf values[4];
+    if (kind == 0) {
+      Vf pair[2];
+      widen_bf16(dwords, pair);
+      values[0] = pair[0], values[1] = pair[1];
+    } else {
+      widen_e4m3(dwords, values);
+    }
+    for (int b = 0; b < per; ++b) {
+      float lanes[kLanes];
+      store(lanes, kind == 2 ? values[b] * broadcast(kE4m3Unit) : values[b]);
+      for (int l = 0; l < kLanes; ++l) of_dwords[i + l * per + b] = lanes[l];
+    }
   }
 }
 

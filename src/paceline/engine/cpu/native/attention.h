@@ -23,24 +23,27 @@ namespace paceline {
 
 // What a thread works in.
 struct AttentionScratch {
-  Buffer<float> queries;  // [queries][width]
-  Buffer<float> scores;   // [queries][kScoreStride]
-  Buffer<float> page;     // a decoded page
-  Buffer<float> found;    // states of one segment
-  Buffer<float> merged;   // states of all
+  Buffer<float> queries;    // [queries][width]
+  Buffer<float> scores;     // [queries][kScoreStride]
+  Buffer<float> column;     // [group][kPageTokens], scores of a key of a tail and its neighbours
+  Buffer<uint32_t> packed;  // keys of a page
+  Buffer<float> page;       // keys or values of a page, widened
+  Buffer<float> found;      // states of one segment
+  Buffer<float> merged;     // states of all
 };
 
 // A segment's scores, and room behind them for what vectors write too much. No power of two, so that rows do not fall into
 // the same sets of a cache.
 constexpr ptrdiff_t kScoreStride = kSegment + 3 * 16;
 
-// One KV head of a tile, with keys in kFormat.
-template <PlKv kFormat>
+// One KV head of a tile. `scaled`: rows of keys and values have scales of their own.
+template <typename Reader>
 class TileAttention {
  public:
   TileAttention(const PlModel &model, const PlStep &step, const AttentionPlan &plan, const AttentionTile &tile,
                 int kv_head, const PlLayer &layer, const Pages &pages, AttentionScratch &scratch)
-      : plan_(plan),
+      : scaled_(model.kv == PL_KV_E4M3_SCALED),
+        plan_(plan),
         tile_(tile),
         plane_(model, layer, pages),
         table_(step.page_table + ptrdiff_t{tile.sequence} * step.table_width),
@@ -53,6 +56,8 @@ class TileAttention {
         scratch_(scratch) {
     scratch.queries.require(size(queries_ * width_));
     scratch.scores.require(size(queries_ * kScoreStride));
+    scratch.column.require(size(group_ * kPageTokens));
+    scratch.packed.require(size(dwords() * kPageTokens));
     scratch.page.require(size(kPageTokens * width_));
     scratch.found.require(size(queries_ * AttentionState::size(width_)));
     scratch.merged.require(size(queries_ * AttentionState::size(width_)));
@@ -80,7 +85,7 @@ class TileAttention {
       const AttentionState state = at(states, q);
       state.clear(width_);
       const int count = std::min(seen(q).count() - begin, kSegment);
-      if (count > 0) softmax_segment(scores(q), count, state);
+      if (count > 0) softmax_segment<Reader>(scores(q), count, state);
     }
     weigh_columns(begin, end);
     value_columns(begin, std::min(end, tile_.shared), 0, queries_, states);
@@ -105,14 +110,14 @@ class TileAttention {
       const AttentionState state = at(states, q);
       const float share = factor / state.sum();
       float *to = out + (tile_.row_begin + q / group_) * stride + q % group_ * dim_;
-      for (int d = 0; d < dim_; ++d) to[d] = state.values()[d] * share;
+      for (int d = 0; d < dim_; ++d) to[value_at<Reader>(d, dim_)] = state.values()[d] * share;
     }
   }
 
  private:
-  static constexpr bool kScaled = kFormat == PL_KV_E4M3_SCALED;
   static size_t size(ptrdiff_t count) { return static_cast<size_t>(count); }
 
+  int dwords() const { return dim_ / Reader::kPerDword; }
   float *query(int q) const { return scratch_.queries.get() + ptrdiff_t{q} * width_; }
   float *scores(int q) const { return scratch_.scores.get() + q * kScoreStride; }
   AttentionState at(float *states, int q) const { return {states + q * state_size()}; }
@@ -141,27 +146,31 @@ class TileAttention {
   // Scores of columns [begin, end), which lie in a segment, for all queries, whether they see them or not.
   void score_columns(int begin, int end) const {
     for_runs(begin, end, [&](int column, int count) {
-      const uint8_t *keys = plane_.row(slot(column), key_line_);
+      uint32_t *packed = scratch_.packed.get();
+      pack_keys(plane_.row(slot(column), key_line_), plane_.row_bytes(), count, dwords(), packed);
       float *to = scores(0) + (column - begin);
       if (queries_ <= kDirectQueries) {
-        score_run<kFormat>(query(0), width_, queries_, keys, plane_.row_bytes(), count, dim_, to, kScoreStride);
+        score_run<Reader>(query(0), width_, queries_, packed, count, dim_, to, kScoreStride);
       } else {
-        decode_keys<kFormat>(keys, plane_.row_bytes(), count, dim_, scratch_.page.get());
+        widen_keys<Reader>(packed, count, dim_, scratch_.page.get());
         score_tile(query(0), width_, queries_, scratch_.page.get(), count, dim_, to, kScoreStride);
       }
     });
-    if constexpr (kScaled) scale(key_line_, begin, begin, end, 0, queries_);
+    if (scaled_) scale(key_line_, begin, begin, end, 0, queries_);
   }
 
   void score_column(int q, int column, int key) const {
-    score_run<kFormat>(query(q), width_, group_, plane_.row(slot(column), key_line_), plane_.row_bytes(), 1, dim_,
-                       scores(q) + key, kScoreStride);
-    if constexpr (kScaled) scale(key_line_, column - key, column, column + 1, q, group_);
+    const int first = column / kLanes * kLanes;
+    float *found = scratch_.column.get();
+    pack_keys(plane_.row(slot(first), key_line_), plane_.row_bytes(), kLanes, dwords(), scratch_.packed.get());
+    score_run<Reader>(query(q), width_, group_, scratch_.packed.get(), kLanes, dim_, found, kPageTokens);
+    for (int g = 0; g < group_; ++g) scores(q + g)[key] = found[g * kPageTokens + (column - first)];
+    if (scaled_) scale(key_line_, column - key, column, column + 1, q, group_);
   }
 
   // Multiplies weights by the scales of the values that they multiply.
   void weigh_columns(int begin, int end) const {
-    if constexpr (kScaled) {
+    if (scaled_) {
       for (int q = 0; q < queries_; q += group_) {
         scale(value_line_, begin, begin, std::min(end, seen(q).seen), q, group_);
       }
@@ -189,19 +198,20 @@ class TileAttention {
       const uint8_t *values = plane_.row(slot(column), value_line_);
       const float *weights = scores(first) + column % kSegment;
       if (count <= kDirectQueries || count == group_) {
-        value_run<kFormat>(weights, kScoreStride, count, values, plane_.row_bytes(), run, dim_, out, state_size());
+        value_run<Reader>(weights, kScoreStride, count, values, plane_.row_bytes(), run, dim_, out, state_size());
       } else {
-        decode_values<kFormat>(values, plane_.row_bytes(), run, dim_, scratch_.page.get());
+        widen_values<Reader>(values, plane_.row_bytes(), run, dim_, scratch_.page.get());
         value_tile(weights, kScoreStride, count, scratch_.page.get(), run, dim_, out, state_size());
       }
     });
   }
 
   void value_column(int q, int column, int key, float *states) const {
-    value_run<kFormat>(scores(q) + key, kScoreStride, group_, plane_.row(slot(column), value_line_), plane_.row_bytes(),
+    value_run<Reader>(scores(q) + key, kScoreStride, group_, plane_.row(slot(column), value_line_), plane_.row_bytes(),
                        1, dim_, at(states, q).values(), state_size());
   }
 
+  bool scaled_;
   const AttentionPlan &plan_;
   const AttentionTile &tile_;
   KvPlane plane_;
@@ -236,31 +246,30 @@ class Attention {
   void run(int item, int thread, const PlLayer &layer, const Pages &pages, const float *qkv, float *out) {
     switch (model_.kv) {
       case PL_KV_F32:
-        return run_format<PL_KV_F32>(item, thread, layer, pages, qkv, out);
+        return run_format<ReadF32>(item, thread, layer, pages, qkv, out);
       case PL_KV_BF16:
-        return run_format<PL_KV_BF16>(item, thread, layer, pages, qkv, out);
+        return run_format<ReadBf16>(item, thread, layer, pages, qkv, out);
       case PL_KV_E4M3:
-        return run_format<PL_KV_E4M3>(item, thread, layer, pages, qkv, out);
       case PL_KV_E4M3_SCALED:
-        return run_format<PL_KV_E4M3_SCALED>(item, thread, layer, pages, qkv, out);
+        return run_format<ReadE4m3>(item, thread, layer, pages, qkv, out);
     }
   }
 
  private:
-  template <PlKv kFormat>
+  template <typename Reader>
   void run_format(int index, int thread, const PlLayer &layer, const Pages &pages, const float *qkv, float *out) {
     const AttentionItem &item = plan_.items[static_cast<size_t>(index)];
     const AttentionTile &tile = plan_.tiles[static_cast<size_t>(item.tile)];
     AttentionScratch &scratch = scratch_[static_cast<size_t>(thread)];
-    const TileAttention<kFormat> part(model_, step_, plan_, tile, item.kv_head, layer, pages, scratch);
+    const TileAttention<Reader> part(model_, step_, plan_, tile, item.kv_head, layer, pages, scratch);
 
-    const bool layer_scales = kFormat == PL_KV_E4M3;
-    const float unit = KvReader<kFormat>::kUnit;
+    const bool layer_scales = model_.kv == PL_KV_E4M3;
+    const float key_scale = layer_scales ? layer.k_scale : 1.0f, value_scale = layer_scales ? layer.v_scale : 1.0f;
     const ptrdiff_t first = ptrdiff_t{item.kv_head} * (model_.heads / model_.kv_heads) * model_.head_dim;
     const ptrdiff_t out_stride = ptrdiff_t{model_.heads} * model_.head_dim;
     const ptrdiff_t qkv_stride = out_stride + ptrdiff_t{2} * model_.kv_heads * model_.head_dim;
     const float softmax_scale = 1.0f / std::sqrt(static_cast<float>(model_.head_dim));
-    part.load_queries(qkv + first, qkv_stride, softmax_scale * unit * (layer_scales ? layer.k_scale : 1.0f));
+    part.load_queries(qkv + first, qkv_stride, softmax_scale * key_scale * Reader::kQueryUnit);
 
     float *merged = scratch.merged.get();
     const ptrdiff_t segment_size = part.queries() * part.state_size();
@@ -279,7 +288,7 @@ class Attention {
       part.clear(merged);
       for (int s = 0; s < tile.segments(); ++s) part.merge(merged, states + s * segment_size);
     }
-    part.finish(merged, unit * (layer_scales ? layer.v_scale : 1.0f), out + first, out_stride);
+    part.finish(merged, value_scale * Reader::kUnit, out + first, out_stride);
   }
 
   PlStep step_{};

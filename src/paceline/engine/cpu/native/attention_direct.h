@@ -1,139 +1,187 @@
-// Attention of a few queries to a run of keys that lie one behind the other in a page, decoded as they are read.
+// Attention of a few queries to keys of a page, widened as they are read.
 //
 // The order of operations is fixed for each query and key, whatever else is computed beside them, and the same as in
 // attention_tile.h:
 //
-//   score   lane l of a vector adds up q[d] k[d] for d = l, l + kLanes, ... in order; then the lanes as reduce_add does
+//   score   one sum of q[d] k[d] over even d and one over odd d, in order; then these two added
 //   value   out[d] adds up p[j] v[j][d] in order of keys
+//
+// Keys lie in lanes for scores and values of a row in lanes for values. So keys are packed first: 32 bits of each in turn,
+// which moves two or four values at once, while rows are read as they lie.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "kv.h"
 #include "simd.h"
 
 namespace paceline {
 
-// scores[q][j] = query q . key j.
-//
-// queries: [kQueries][query_stride], zeros from `dim` to the next multiple of kLanes
-// keys: kKeys rows of kFormat, `row_bytes` apart
-template <PlKv kFormat, int kQueries, int kKeys>
-static inline void score_block(const float *queries, ptrdiff_t query_stride, const uint8_t *keys, int64_t row_bytes,
-                               int dim, float *scores, ptrdiff_t score_stride) {
-  using Reader = KvReader<kFormat>;
-  Vf sums[kQueries][kKeys];
-  for (auto &of_query : sums)
-    for (Vf &sum : of_query) sum = zero();
-  const auto add = [&](int d, const Vf(&key)[kKeys]) {
-    for (int q = 0; q < kQueries; ++q) {
-      const Vf x = load(queries + q * query_stride + d);
-      for (int j = 0; j < kKeys; ++j) sums[q][j] = fma(x, key[j], sums[q][j]);
-    }
-  };
-  int d = 0;
-  Vf key[kKeys];
-  for (; d + kLanes <= dim; d += kLanes) {
-    for (int j = 0; j < kKeys; ++j) key[j] = Reader::load_at(keys + j * row_bytes, d);
-    add(d, key);
-  }
-  if (d < dim) {
-    for (int j = 0; j < kKeys; ++j) key[j] = Reader::load_at(keys + j * row_bytes, d, dim - d);
-    add(d, key);
-  }
-  for (int q = 0; q < kQueries; ++q) {
-    float *to = scores + q * score_stride;
-    if constexpr (kKeys == 4) {
-      reduce_add4(to, sums[q][0], sums[q][1], sums[q][2], sums[q][3]);
-    } else {
-      for (int j = 0; j < kKeys; ++j) to[j] = reduce_add(sums[q][j]);
+static inline int padded(int dim) { return (dim + kLanes - 1) / kLanes * kLanes; }
+
+// Calls `run(std::integral_constant<int, n>, first)` for `count` queries in as few groups of at most kMost as there can be,
+// of about equal size.
+template <int kMost, typename Run>
+static inline void in_groups(int count, const Run &run) {
+  static_assert(kMost <= 6, "the switch below ends there");
+  for (int first = 0, n; first < count; first += n) {
+    const int groups = (count - first + kMost - 1) / kMost;
+    n = (count - first + groups - 1) / groups;
+    switch (n) {
+      case 1: run(std::integral_constant<int, 1>(), first); break;
+      case 2: run(std::integral_constant<int, std::min(2, kMost)>(), first); break;
+      case 3: run(std::integral_constant<int, std::min(3, kMost)>(), first); break;
+      case 4: run(std::integral_constant<int, std::min(4, kMost)>(), first); break;
+      case 5: run(std::integral_constant<int, std::min(5, kMost)>(), first); break;
+      default: run(std::integral_constant<int, kMost>(), first); break;
     }
   }
 }
 
-// out[q][d] += p[q][j] v[j][d] over `count` rows in order, for kVectors vectors from value d on; only `width` of the
-// values exist when kVectors is 1.
-template <PlKv kFormat, int kQueries, int kVectors>
+// `count` rows of `dwords` times 32 bits, `row_bytes` apart, to uint32 [dwords][kPageTokens]. Up to kLanes - 1 rows behind
+// them are read and packed, too.
+static inline void pack_keys(const uint8_t *keys, int64_t row_bytes, int count, int dwords, uint32_t *packed) {
+  for (int j = 0; j < count; j += kLanes) {
+    for (int i = 0; i < dwords; i += kLanes) {
+      const int n = std::min(kLanes, dwords - i);
+      Vd block[kLanes];
+      for (int r = 0; r < kLanes; ++r) {
+        const uint8_t *from = keys + (j + r) * row_bytes + 4 * i;
+        block[r] = n == kLanes ? load_dwords(from) : load_dwords(from, n);
+      }
+      transpose(block);
+      for (int r = 0; r < n; ++r) store_dwords(packed + (i + r) * kPageTokens + j, block[r]);
+    }
+  }
+}
+
+// scores[q][j] = query q . key j for kVectors * kLanes keys.
+//
+// queries: [kQueries][query_stride]
+// packed: [dim / kPerDword][kPageTokens], from the first of these keys on
+template <typename Reader, int kQueries, int kVectors>
+static inline void score_block(const float *queries, ptrdiff_t query_stride, const uint32_t *packed, int dim,
+                               float *scores, ptrdiff_t score_stride) {
+  constexpr int kPer = Reader::kPerDword, kStep = kPer == 1 ? 2 : 1;
+  Vf sums[2][kQueries][kVectors];
+  for (auto &of_parity : sums)
+    for (auto &of_query : of_parity)
+      for (Vf &sum : of_query) sum = zero();
+  for (int i = 0; i < dim / kPer; i += kStep) {
+    for (int s = 0; s < kStep; ++s) {
+      for (int v = 0; v < kVectors; ++v) {
+        Vf key[kPer];
+        Reader::widen(load_dwords(packed + (i + s) * kPageTokens + v * kLanes), key);
+        for (int b = 0; b < kPer; ++b) {
+          for (int q = 0; q < kQueries; ++q) {
+            Vf &sum = sums[(s + b) % 2][q][v];
+            sum = fma(broadcast(queries[q * query_stride + (i + s) * kPer + b]), key[b], sum);
+          }
+        }
+      }
+    }
+  }
+  for (int q = 0; q < kQueries; ++q)
+    for (int v = 0; v < kVectors; ++v) store(scores + q * score_stride + v * kLanes, sums[0][q][v] + sums[1][q][v]);
+}
+
+// Where a reader's vectors of a row of values lie: whole blocks of kPerDword vectors, whose lanes hold the values that
+// share 32 bits, then vectors as they lie in the row. Gives the value at a position of a state or of a widened row.
+template <typename Reader>
+static inline int value_at(int position, int dim) {
+  constexpr int kBlock = Reader::kPerDword * kLanes;
+  const int first = position / kBlock * kBlock, within = position % kBlock;
+  if (first + kBlock > dim) return position;
+  return first + within % kLanes * Reader::kPerDword + within / kLanes;
+}
+
+// kVectors vectors of a row from position d on, where kVectors is a multiple of kPerDword; or one, of which `width` values
+// exist.
+template <typename Reader, int kVectors>
+static inline void load_values(const uint8_t *row, int d, int width, Vf (&out)[kVectors]) {
+  constexpr int kPer = Reader::kPerDword;
+  if constexpr (kVectors % kPer == 0) {
+    for (int v = 0; v < kVectors; v += kPer) {
+      Vf block[kPer];
+      Reader::widen(load_dwords(row + (d + v * kLanes) * 4 / kPer), block);
+      for (int b = 0; b < kPer; ++b) out[v + b] = block[b];
+    }
+  } else {
+    static_assert(kVectors == 1, "parts of a block are read vector by vector");
+    out[0] = width < kLanes ? Reader::load_at(row, d, width) : Reader::load_at(row, d);
+  }
+}
+
+// out[q][d] += p[q][j] v[j][d] over `count` rows in order, for kVectors vectors from position d on.
+template <typename Reader, int kQueries, int kVectors>
 static inline void value_block(const float *weights, ptrdiff_t weight_stride, const uint8_t *values, int64_t row_bytes,
                                int count, int d, int width, float *out, ptrdiff_t out_stride) {
-  using Reader = KvReader<kFormat>;
   Vf sums[kQueries][kVectors];
   for (int q = 0; q < kQueries; ++q)
     for (int v = 0; v < kVectors; ++v) sums[q][v] = load(out + q * out_stride + d + v * kLanes);
   for (int j = 0; j < count; ++j) {
-    const uint8_t *row = values + j * row_bytes;
     Vf value[kVectors];
+    load_values<Reader>(values + j * row_bytes, d, width, value);
     for (int v = 0; v < kVectors; ++v) {
-      value[v] = kVectors == 1 && width < kLanes ? Reader::load_at(row, d, width) : Reader::load_at(row, d + v * kLanes);
-    }
-    for (int q = 0; q < kQueries; ++q) {
-      const Vf p = broadcast(weights[q * weight_stride + j]);
-      for (int v = 0; v < kVectors; ++v) sums[q][v] = fma(p, value[v], sums[q][v]);
+      for (int q = 0; q < kQueries; ++q) {
+        sums[q][v] = fma(broadcast(weights[q * weight_stride + j]), value[v], sums[q][v]);
+      }
     }
   }
   for (int q = 0; q < kQueries; ++q)
     for (int v = 0; v < kVectors; ++v) store(out + q * out_stride + d + v * kLanes, sums[q][v]);
 }
 
-template <PlKv kFormat, int kQueries>
-static void score_queries(const float *queries, ptrdiff_t query_stride, const uint8_t *keys, int64_t row_bytes,
-                          int count, int dim, float *scores, ptrdiff_t score_stride) {
-  int j = 0;
-  for (; j + 4 <= count; j += 4) {
-    score_block<kFormat, kQueries, 4>(queries, query_stride, keys + j * row_bytes, row_bytes, dim, scores + j,
-                                      score_stride);
-  }
-  for (; j < count; ++j) {
-    score_block<kFormat, kQueries, 1>(queries, query_stride, keys + j * row_bytes, row_bytes, dim, scores + j,
-                                      score_stride);
+template <typename Reader, int kQueries>
+[[gnu::noinline]] static void score_queries(const float *queries, ptrdiff_t query_stride, const uint32_t *packed,
+                                            int count, int dim, float *scores, ptrdiff_t score_stride) {
+  // At least eight sums, to hide the latency of fma.
+  constexpr int kVectors = kQueries == 1 ? 4 : 2;
+  for (int j = 0; j < count; j += kVectors * kLanes) {
+    score_block<Reader, kQueries, kVectors>(queries, query_stride, packed + j, dim, scores + j, score_stride);
   }
 }
 
-template <PlKv kFormat, int kQueries>
-static void value_queries(const float *weights, ptrdiff_t weight_stride, const uint8_t *values, int64_t row_bytes,
-                          int count, int dim, float *out, ptrdiff_t out_stride) {
-  // As many sums as registers hold, beside what is loaded.
-  constexpr int kVectors = kQueries == 1 ? 8 : kQueries == 4 ? 2 : 4;
+template <typename Reader, int kQueries>
+[[gnu::noinline]] static void value_queries(const float *weights, ptrdiff_t weight_stride, const uint8_t *values,
+                                            int64_t row_bytes, int count, int dim, float *out, ptrdiff_t out_stride) {
+  constexpr int kPer = Reader::kPerDword, kVectors = kQueries == 1 ? 8 : 4;
   int d = 0;
   for (; d + kVectors * kLanes <= dim; d += kVectors * kLanes) {
-    value_block<kFormat, kQueries, kVectors>(weights, weight_stride, values, row_bytes, count, d, kLanes, out,
-                                             out_stride);
+    value_block<Reader, kQueries, kVectors>(weights, weight_stride, values, row_bytes, count, d, kLanes, out,
+                                            out_stride);
+  }
+  for (; d + kPer * kLanes <= dim; d += kPer * kLanes) {
+    value_block<Reader, kQueries, kPer>(weights, weight_stride, values, row_bytes, count, d, kLanes, out, out_stride);
   }
   for (; d < dim; d += kLanes) {
-    value_block<kFormat, kQueries, 1>(weights, weight_stride, values, row_bytes, count, d, dim - d, out, out_stride);
+    value_block<Reader, kQueries, 1>(weights, weight_stride, values, row_bytes, count, d, dim - d, out, out_stride);
   }
 }
 
-// Calls `run(std::integral_constant<int, n>, first)` for groups of at most kMost of `count` queries.
-template <int kMost, typename Run>
-static inline void in_groups(int count, const Run &run) {
-  int first = 0;
-  for (; count - first >= kMost; first += kMost) run(std::integral_constant<int, kMost>(), first);
-  if constexpr (kMost > 1) {
-    if (first < count) in_groups<kMost - 1>(count - first, [&](auto n, int more) { run(n, first + more); });
-  }
-}
+constexpr int kDirectQueries = 3;
 
-constexpr int kDirectQueries = 4;
-
-// scores [queries][score_stride] of `count` keys.
-template <PlKv kFormat>
-static void score_run(const float *queries, ptrdiff_t query_stride, int query_count, const uint8_t *keys,
-                      int64_t row_bytes, int count, int dim, float *scores, ptrdiff_t score_stride) {
+// scores [queries][score_stride] of `count` packed keys. Scores behind them are written up to the next multiple of
+// 4 * kLanes, which is no more than a page.
+template <typename Reader>
+static inline void score_run(const float *queries, ptrdiff_t query_stride, int query_count, const uint32_t *packed,
+                             int count, int dim, float *scores, ptrdiff_t score_stride) {
   in_groups<kDirectQueries>(query_count, [&](auto n, int q) {
-    score_queries<kFormat, n>(queries + q * query_stride, query_stride, keys, row_bytes, count, dim,
-                              scores + q * score_stride, score_stride);
+    score_queries<Reader, n>(queries + q * query_stride, query_stride, packed, count, dim, scores + q * score_stride,
+                             score_stride);
   });
 }
 
 // out [queries][out_stride] += weights [queries][weight_stride] times `count` rows of values.
-template <PlKv kFormat>
-static void value_run(const float *weights, ptrdiff_t weight_stride, int query_count, const uint8_t *values,
-                      int64_t row_bytes, int count, int dim, float *out, ptrdiff_t out_stride) {
+template <typename Reader>
+static inline void value_run(const float *weights, ptrdiff_t weight_stride, int query_count, const uint8_t *values,
+                             int64_t row_bytes, int count, int dim, float *out, ptrdiff_t out_stride) {
   in_groups<kDirectQueries>(query_count, [&](auto n, int q) {
-    value_queries<kFormat, n>(weights + q * weight_stride, weight_stride, values, row_bytes, count, dim,
-                              out + q * out_stride, out_stride);
+    value_queries<Reader, n>(weights + q * weight_stride, weight_stride, values, row_bytes, count, dim,
+                             out + q * out_stride, out_stride);
   });
 }
 

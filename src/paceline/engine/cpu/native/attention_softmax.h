@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <limits>
 
+#include "kv.h"
 #include "simd.h"
 
 namespace paceline {
@@ -38,19 +39,43 @@ struct AttentionState {
   }
 };
 
-// Replaces `count` scores by exp(score - highest) and sets the state's two numbers; `scores` has room for kLanes more.
+// 2^(x + kShift) for x <= 0, relative error below 1.5e-7 where the result is more than 2^(kShift - 120). Never 0.
+//
+// As `exp`, with what attention does not need left out: x is no larger than 0, and its error may grow with -x, since what
+// such a weight adds to a sum shrinks with it.
+template <int kShift>
+static inline Vf power_of_two(Vf x) {
+  // Added to a number of this size, others are rounded to integers, which the low bits of the sum then hold.
+  const Vf rounder = broadcast(12582912.0f + kShift);
+  const Vf clamped = max(broadcast(-125.0f), x);
+  const Vf shifted = clamped + rounder;
+  const Vf f = clamped - (shifted - rounder);
+  // Minimax on [-1/2, 1/2].
+  Vf p = broadcast(0x1.5c08e6p-10f);
+  p = fma(p, f, broadcast(0x1.3d0c52p-7f));
+  p = fma(p, f, broadcast(0x1.c6b6e4p-5f));
+  p = fma(p, f, broadcast(0x1.ebf918p-3f));
+  p = fma(p, f, broadcast(0x1.62e428p-1f));
+  p = fma(p, f, broadcast(0x1.000002p+0f));
+  return times_power_of_two(p, shifted);
+}
+
+// Replaces `count` scores by exp((score - highest) * kScoreUnit) * 2^kWeightShift, and sets the state's two numbers;
+// `scores` has room for kLanes more.
+template <typename Reader>
 static inline void softmax_segment(float *scores, int count, AttentionState state) {
   Vf most = broadcast(-std::numeric_limits<float>::infinity());
   store(scores + count, most);
   for (int j = 0; j < count; j += kLanes) most = max(most, load(scores + j));
-  state.highest() = reduce_max(most);
-  const Vf highest = broadcast(state.highest());
+  const float highest = reduce_max(most);
+  const Vf unit = broadcast(Reader::kScoreUnit * 1.44269504f);
   Vf sum = zero();
   for (int j = 0; j < count; j += kLanes) {
-    const Vf weight = exp(load(scores + j) - highest);
+    const Vf weight = power_of_two<Reader::kWeightShift>((load(scores + j) - broadcast(highest)) * unit);
     store(scores + j, weight);
     sum += weight;
   }
+  state.highest() = highest * Reader::kScoreUnit;
   state.sum() = reduce_add(sum);
 }
 

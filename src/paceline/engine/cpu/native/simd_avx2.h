@@ -39,36 +39,6 @@ static inline float reduce_max(Vf a) {
   return _mm_cvtss_f32(_mm_max_ss(pair, _mm_movehdup_ps(pair)));
 }
 
-static inline void reduce_add4(float *out, Vf a, Vf b, Vf c, Vf d) {
-  // Blends run on more ports than shuffles do.
-  const auto halves = [](__m256 x, __m256 y) {
-    return _mm256_add_ps(_mm256_blend_ps(x, y, 0xF0), _mm256_permute2f128_ps(x, y, 0x21));
-  };
-  const __m256 ac = halves(a.v, c.v), bd = halves(b.v, d.v);
-  const __m256 pairs = _mm256_add_ps(_mm256_blend_ps(ac, bd, 0xCC), _mm256_shuffle_ps(ac, bd, 0x4E));
-  const __m256 sums = _mm256_add_ps(pairs, _mm256_movehdup_ps(pairs));
-  const __m128 low = _mm256_castps256_ps128(sums), high = _mm256_extractf128_ps(sums, 1);
-  _mm_storeu_ps(out, _mm_shuffle_ps(low, high, 0x88));
-}
-
-static inline void transpose(Vf (&rows)[kLanes]) {
-  __m256 pairs[8], quads[8];
-  for (int i = 0; i < 8; i += 2) {
-    pairs[i] = _mm256_unpacklo_ps(rows[i].v, rows[i + 1].v);
-    pairs[i + 1] = _mm256_unpackhi_ps(rows[i].v, rows[i + 1].v);
-  }
-  for (int i = 0; i < 8; i += 4) {
-    quads[i] = _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0x44);
-    quads[i + 1] = _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0xEE);
-    quads[i + 2] = _mm256_shuffle_ps(pairs[i + 1], pairs[i + 3], 0x44);
-    quads[i + 3] = _mm256_shuffle_ps(pairs[i + 1], pairs[i + 3], 0xEE);
-  }
-  for (int i = 0; i < 4; ++i) {
-    rows[i].v = _mm256_permute2f128_ps(quads[i], quads[i + 4], 0x20);
-    rows[i + 4].v = _mm256_permute2f128_ps(quads[i], quads[i + 4], 0x31);
-  }
-}
-
 static inline Vf widen_bf16(__m128i x) {
   return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16))};
 }
@@ -81,9 +51,54 @@ static inline Vf load_f16(const uint16_t *p) {
 }
 
 static inline Vf load_e4m3(const uint8_t *p) {
-  const __m128i wide = _mm_cvtepi8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(p)));
-  const __m128i mask = _mm_set1_epi16(static_cast<int16_t>(0xBF80));
-  return {_mm256_cvtph_ps(_mm_and_si128(_mm_slli_epi16(wide, 7), mask))};
+  const __m256i wide = _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(p)));
+  const __m256i mask = _mm256_set1_epi32(static_cast<int32_t>(0x87F00000));
+  return {_mm256_castsi256_ps(_mm256_and_si256(_mm256_slli_epi32(wide, 20), mask))};
+}
+
+struct Vd {
+  __m256i v;
+};
+
+static inline Vd load_dwords(const void *p) { return {_mm256_loadu_si256(static_cast<const __m256i *>(p))}; }
+static inline Vd load_dwords(const void *p, int n) {
+  return {_mm256_maskload_epi32(static_cast<const int *>(p), first_lanes(n))};
+}
+static inline void store_dwords(uint32_t *p, Vd a) { _mm256_storeu_si256(reinterpret_cast<__m256i *>(p), a.v); }
+
+static inline void transpose(Vd (&rows)[kLanes]) {
+  __m256i pairs[8], quads[8];
+  for (int i = 0; i < 8; i += 2) {
+    pairs[i] = _mm256_unpacklo_epi32(rows[i].v, rows[i + 1].v);
+    pairs[i + 1] = _mm256_unpackhi_epi32(rows[i].v, rows[i + 1].v);
+  }
+  for (int i = 0; i < 8; i += 4) {
+    quads[i] = _mm256_unpacklo_epi64(pairs[i], pairs[i + 2]);
+    quads[i + 1] = _mm256_unpackhi_epi64(pairs[i], pairs[i + 2]);
+    quads[i + 2] = _mm256_unpacklo_epi64(pairs[i + 1], pairs[i + 3]);
+    quads[i + 3] = _mm256_unpackhi_epi64(pairs[i + 1], pairs[i + 3]);
+  }
+  for (int i = 0; i < 4; ++i) {
+    rows[i].v = _mm256_permute2x128_si256(quads[i], quads[i + 4], 0x20);
+    rows[i + 4].v = _mm256_permute2x128_si256(quads[i], quads[i + 4], 0x31);
+  }
+}
+
+static inline Vf as_floats(Vd x) { return {_mm256_castsi256_ps(x.v)}; }
+
+static inline void widen_bf16(Vd x, Vf (&out)[2]) {
+  out[0].v = _mm256_castsi256_ps(_mm256_slli_epi32(x.v, 16));
+  out[1].v = _mm256_castsi256_ps(_mm256_and_si256(x.v, _mm256_set1_epi32(static_cast<int32_t>(0xFFFF0000))));
+}
+
+static inline void widen_e4m3(Vd x, Vf (&out)[4]) {
+  const __m256i mask = _mm256_set1_epi16(static_cast<int16_t>(0x87F0));
+  const __m256i even = _mm256_and_si256(_mm256_srai_epi16(_mm256_slli_epi16(x.v, 8), 4), mask);
+  const __m256i odd = _mm256_and_si256(_mm256_srai_epi16(x.v, 4), mask);
+  Vf evens[2], odds[2];
+  widen_bf16(Vd{even}, evens);
+  widen_bf16(Vd{odd}, odds);
+  out[0] = evens[0], out[1] = odds[0], out[2] = evens[1], out[3] = odds[1];
 }
 
 static inline Vf zero_where_less(Vf a, Vf b, Vf c) {

@@ -42,43 +42,6 @@ static inline float reduce_max(Vf a) {
   return _mm_cvtss_f32(_mm_max_ss(pair, _mm_movehdup_ps(pair)));
 }
 
-static inline void reduce_add4(float *out, Vf a, Vf b, Vf c, Vf d) {
-  const auto halves = [](__m512 x) { return _mm256_add_ps(low_half(x), high_half(x)); };
-  const auto quarters = [](__m256 x) { return _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1)); };
-  const __m128 a4 = quarters(halves(a.v)), b4 = quarters(halves(b.v));
-  const __m128 c4 = quarters(halves(c.v)), d4 = quarters(halves(d.v));
-  const __m128 ab = _mm_add_ps(_mm_movelh_ps(a4, b4), _mm_movehl_ps(b4, a4));
-  const __m128 cd = _mm_add_ps(_mm_movelh_ps(c4, d4), _mm_movehl_ps(d4, c4));
-  _mm_storeu_ps(out, _mm_add_ps(_mm_shuffle_ps(ab, cd, 0x88), _mm_shuffle_ps(ab, cd, 0xDD)));
-}
-
-static inline void transpose(Vf (&rows)[kLanes]) {
-  __m512 pairs[16], quads[16], octets[16];
-  for (int i = 0; i < 16; i += 2) {
-    pairs[i] = _mm512_unpacklo_ps(rows[i].v, rows[i + 1].v);
-    pairs[i + 1] = _mm512_unpackhi_ps(rows[i].v, rows[i + 1].v);
-  }
-  for (int i = 0; i < 16; i += 4) {
-    quads[i] = _mm512_shuffle_ps(pairs[i], pairs[i + 2], 0x44);
-    quads[i + 1] = _mm512_shuffle_ps(pairs[i], pairs[i + 2], 0xEE);
-    quads[i + 2] = _mm512_shuffle_ps(pairs[i + 1], pairs[i + 3], 0x44);
-    quads[i + 3] = _mm512_shuffle_ps(pairs[i + 1], pairs[i + 3], 0xEE);
-  }
-  // Quarter q of quads[4 r + c] is column 4 q + c of rows 4 r to 4 r + 3.
-  for (int c = 0; c < 4; ++c) {
-    octets[c] = _mm512_shuffle_f32x4(quads[c], quads[4 + c], 0x88);
-    octets[4 + c] = _mm512_shuffle_f32x4(quads[8 + c], quads[12 + c], 0x88);
-    octets[8 + c] = _mm512_shuffle_f32x4(quads[c], quads[4 + c], 0xDD);
-    octets[12 + c] = _mm512_shuffle_f32x4(quads[8 + c], quads[12 + c], 0xDD);
-  }
-  for (int c = 0; c < 4; ++c) {
-    rows[c].v = _mm512_shuffle_f32x4(octets[c], octets[4 + c], 0x88);
-    rows[8 + c].v = _mm512_shuffle_f32x4(octets[c], octets[4 + c], 0xDD);
-    rows[4 + c].v = _mm512_shuffle_f32x4(octets[8 + c], octets[12 + c], 0x88);
-    rows[12 + c].v = _mm512_shuffle_f32x4(octets[8 + c], octets[12 + c], 0xDD);
-  }
-}
-
 static inline Vf widen_bf16(__m256i x) {
   return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16))};
 }
@@ -97,13 +60,65 @@ static inline Vf load_f16(const uint16_t *p, int n) {
 }
 
 static inline Vf widen_e4m3(__m128i x) {
-  const __m256i shifted = _mm256_slli_epi16(_mm256_cvtepi8_epi16(x), 7);
-  return {_mm512_cvtph_ps(_mm256_and_si256(shifted, _mm256_set1_epi16(static_cast<int16_t>(0xBF80))))};
+  const __m512i mask = _mm512_set1_epi32(static_cast<int32_t>(0x87F00000));
+  return {_mm512_castsi512_ps(_mm512_and_si512(_mm512_slli_epi32(_mm512_cvtepi8_epi32(x), 20), mask))};
 }
 static inline Vf load_e4m3(const uint8_t *p) {
   return widen_e4m3(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p)));
 }
 static inline Vf load_e4m3(const uint8_t *p, int n) { return widen_e4m3(_mm_maskz_loadu_epi8(first_lanes(n), p)); }
+
+struct Vd {
+  __m512i v;
+};
+
+static inline Vd load_dwords(const void *p) { return {_mm512_loadu_si512(p)}; }
+static inline Vd load_dwords(const void *p, int n) { return {_mm512_maskz_loadu_epi32(first_lanes(n), p)}; }
+static inline void store_dwords(uint32_t *p, Vd a) { _mm512_storeu_si512(p, a.v); }
+
+static inline void transpose(Vd (&rows)[kLanes]) {
+  __m512i pairs[16], quads[16], octets[16];
+  for (int i = 0; i < 16; i += 2) {
+    pairs[i] = _mm512_unpacklo_epi32(rows[i].v, rows[i + 1].v);
+    pairs[i + 1] = _mm512_unpackhi_epi32(rows[i].v, rows[i + 1].v);
+  }
+  for (int i = 0; i < 16; i += 4) {
+    quads[i] = _mm512_unpacklo_epi64(pairs[i], pairs[i + 2]);
+    quads[i + 1] = _mm512_unpackhi_epi64(pairs[i], pairs[i + 2]);
+    quads[i + 2] = _mm512_unpacklo_epi64(pairs[i + 1], pairs[i + 3]);
+    quads[i + 3] = _mm512_unpackhi_epi64(pairs[i + 1], pairs[i + 3]);
+  }
+  // Quarter q of quads[4 r + c] is column 4 q + c of rows 4 r to 4 r + 3.
+  for (int c = 0; c < 4; ++c) {
+    octets[c] = _mm512_shuffle_i32x4(quads[c], quads[4 + c], 0x88);
+    octets[4 + c] = _mm512_shuffle_i32x4(quads[8 + c], quads[12 + c], 0x88);
+    octets[8 + c] = _mm512_shuffle_i32x4(quads[c], quads[4 + c], 0xDD);
+    octets[12 + c] = _mm512_shuffle_i32x4(quads[8 + c], quads[12 + c], 0xDD);
+  }
+  for (int c = 0; c < 4; ++c) {
+    rows[c].v = _mm512_shuffle_i32x4(octets[c], octets[4 + c], 0x88);
+    rows[8 + c].v = _mm512_shuffle_i32x4(octets[c], octets[4 + c], 0xDD);
+    rows[4 + c].v = _mm512_shuffle_i32x4(octets[8 + c], octets[12 + c], 0x88);
+    rows[12 + c].v = _mm512_shuffle_i32x4(octets[8 + c], octets[12 + c], 0xDD);
+  }
+}
+
+static inline Vf as_floats(Vd x) { return {_mm512_castsi512_ps(x.v)}; }
+
+static inline void widen_bf16(Vd x, Vf (&out)[2]) {
+  out[0].v = _mm512_castsi512_ps(_mm512_slli_epi32(x.v, 16));
+  out[1].v = _mm512_castsi512_ps(_mm512_and_si512(x.v, _mm512_set1_epi32(static_cast<int32_t>(0xFFFF0000))));
+}
+
+static inline void widen_e4m3(Vd x, Vf (&out)[4]) {
+  const __m512i mask = _mm512_set1_epi16(static_cast<int16_t>(0x87F0));
+  const __m512i even = _mm512_and_si512(_mm512_srai_epi16(_mm512_slli_epi16(x.v, 8), 4), mask);
+  const __m512i odd = _mm512_and_si512(_mm512_srai_epi16(x.v, 4), mask);
+  Vf evens[2], odds[2];
+  widen_bf16(Vd{even}, evens);
+  widen_bf16(Vd{odd}, odds);
+  out[0] = evens[0], out[1] = odds[0], out[2] = evens[1], out[3] = odds[1];
+}
 
 static inline Vf zero_where_less(Vf a, Vf b, Vf c) {
   return {_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a.v, b.v, _CMP_NLT_UQ), c.v)};

@@ -49,21 +49,6 @@ static inline float reduce_max(Vf a) {
   return most;
 }
 
-static inline void reduce_add4(float *out, Vf a, Vf b, Vf c, Vf d) {
-  out[0] = reduce_add(a);
-  out[1] = reduce_add(b);
-  out[2] = reduce_add(c);
-  out[3] = reduce_add(d);
-}
-
-static inline void transpose(Vf (&rows)[kLanes]) {
-  float at[kLanes][kLanes], to[kLanes][kLanes];
-  std::memcpy(at, rows, sizeof at);
-  for (int i = 0; i < kLanes; ++i)
-    for (int j = 0; j < kLanes; ++j) to[i][j] = at[j][i];
-  std::memcpy(rows, to, sizeof to);
-}
-
 static inline Vf load_bf16(const uint16_t *p) {
   uint32_t bits[kLanes];
   for (int i = 0; i < kLanes; ++i) bits[i] = static_cast<uint32_t>(p[i]) << 16;
@@ -92,9 +77,11 @@ static inline Vf load_f16(const uint16_t *p) {
 }
 
 static inline Vf load_e4m3(const uint8_t *p) {
-  uint16_t halves[kLanes];
-  for (int i = 0; i < kLanes; ++i) halves[i] = static_cast<uint16_t>((p[i] & 0x80u) << 8 | (p[i] & 0x7Fu) << 7);
-  return load_f16(halves);
+  uint32_t bits[kLanes];
+  for (int i = 0; i < kLanes; ++i) bits[i] = (p[i] & 0x80u) << 24 | (p[i] & 0x7Fu) << 20;
+  Vf a;
+  std::memcpy(&a, bits, sizeof a);
+  return a;
 }
 
 static inline I4 bits_of(F4 a) {
@@ -106,6 +93,51 @@ static inline F4 floats_of(I4 a) {
   F4 b;
   std::memcpy(&b, &a, sizeof b);
   return b;
+}
+
+struct Vd {
+  I4 low, high;
+};
+
+static inline Vd load_dwords(const void *p, int n) {
+  Vd a{};
+  std::memcpy(&a, p, static_cast<size_t>(n) * sizeof(uint32_t));
+  return a;
+}
+static inline Vd load_dwords(const void *p) { return load_dwords(p, kLanes); }
+static inline void store_dwords(uint32_t *p, Vd a) { std::memcpy(p, &a, sizeof a); }
+
+static inline void transpose(Vd (&rows)[kLanes]) {
+  uint32_t at[kLanes][kLanes], to[kLanes][kLanes];
+  std::memcpy(at, rows, sizeof at);
+  for (int i = 0; i < kLanes; ++i)
+    for (int j = 0; j < kLanes; ++j) to[i][j] = at[j][i];
+  std::memcpy(rows, to, sizeof to);
+}
+
+static inline Vf as_floats(Vd x) { return {floats_of(x.low), floats_of(x.high)}; }
+
+static inline void widen_bf16(Vd x, Vf (&out)[2]) {
+  const int32_t mask = static_cast<int32_t>(0xFFFF0000);
+  out[0] = as_floats({x.low << 16, x.high << 16});
+  out[1] = as_floats({x.low & mask, x.high & mask});
+}
+
+template <int kByte>
+static inline I4 widen_e4m3_byte(I4 x) {
+  const int32_t sign = static_cast<int32_t>(0x80000000), magnitude = 0x07F00000;
+  const I4 top = x << (24 - 8 * kByte);
+  return (top & sign) | ((top >> 4) & magnitude);
+}
+
+template <int kByte>
+static inline Vf widen_e4m3_byte(Vd x) {
+  return as_floats({widen_e4m3_byte<kByte>(x.low), widen_e4m3_byte<kByte>(x.high)});
+}
+
+static inline void widen_e4m3(Vd x, Vf (&out)[4]) {
+  out[0] = widen_e4m3_byte<0>(x), out[1] = widen_e4m3_byte<1>(x);
+  out[2] = widen_e4m3_byte<2>(x), out[3] = widen_e4m3_byte<3>(x);
 }
 
 static inline Vf zero_where_less(Vf a, Vf b, Vf c) {

@@ -87,9 +87,9 @@ static inline simde__m512 cvtph_ps(simde__m256i a) {
 
 // Quarters of a chosen by the low half of kWhich, of b by its high half.
 template <int kWhich>
-static inline simde__m512 shuffle_f32x4(simde__m512 a, simde__m512 b) {
-  const Lanes<simde__m128, simde__m512> low(a), high(b);
-  Lanes<simde__m128, simde__m512> to;
+static inline simde__m512i shuffle_i32x4(simde__m512i a, simde__m512i b) {
+  const Lanes<simde__m128i, simde__m512i> low(a), high(b);
+  Lanes<simde__m128i, simde__m512i> to;
   to.at[0] = low.at[kWhich & 3];
   to.at[1] = low.at[kWhich >> 2 & 3];
   to.at[2] = high.at[kWhich >> 4 & 3];
@@ -113,6 +113,8 @@ static inline simde__m256 extractf32x8_ps(simde__m512 a) {
 #define _mm512_cvtepi32_ps(a) (::paceline::simde::convert<float, simde__m512, int32_t, simde__m512i>(a))
 #undef _mm512_cvtepi32_epi8
 #define _mm512_cvtepi32_epi8(a) (::paceline::simde::convert<int8_t, simde__m128i, int32_t, simde__m512i>(a))
+#undef _mm512_cvtepi32_epi16
+#define _mm512_cvtepi32_epi16(a) (::paceline::simde::convert<int16_t, simde__m256i, int32_t, simde__m512i>(a))
 #undef _mm512_cvtepu16_epi32
 #define _mm512_cvtepu16_epi32(a) (::paceline::simde::convert<uint32_t, simde__m512i, uint16_t, simde__m256i>(a))
 #undef _mm512_cvtepi8_epi32
@@ -123,8 +125,10 @@ static inline simde__m256 extractf32x8_ps(simde__m512 a) {
 #define _mm512_reduce_add_epi32(a) ::paceline::simde::reduce_add_epi32(a)
 #undef _mm512_extractf32x8_ps
 #define _mm512_extractf32x8_ps(a, half) ::paceline::simde::extractf32x8_ps<half>(a)
-#undef _mm512_shuffle_f32x4
-#define _mm512_shuffle_f32x4(a, b, which) ::paceline::simde::shuffle_f32x4<which>(a, b)
+#undef _mm512_shuffle_i32x4
+#define _mm512_shuffle_i32x4(a, b, which) ::paceline::simde::shuffle_i32x4<which>(a, b)
+#undef _mm512_maskz_loadu_epi32
+#define _mm512_maskz_loadu_epi32(mask, p) (::paceline::simde::load_masked<uint32_t, simde__m512i>(mask, p))
 #undef _mm512_maskz_loadu_ps
 #define _mm512_maskz_loadu_ps(mask, p) (::paceline::simde::load_masked<float, simde__m512>(mask, p))
 #undef _mm512_mask_storeu_ps
