@@ -1,5 +1,6 @@
 """Chat completions through a gateway: what clients get when all goes well."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from paceline.bus.memory import MemoryBroker
 from paceline.contracts.hashing import tenant_salt
 from paceline.contracts.messages import CachedTokens, Confirm, Generate, LocalPrefill, Prefill, RemotePrefill
+from paceline.gateway import eventstream
 from tests.service.gateway_mesh import LONG, scripted_mesh
 from tests.service.gateway_model import EOS, tokens_of, write_model
 from tests.service.gateway_worker import Script
@@ -82,6 +84,32 @@ async def test_a_stream_in_openais_order(memory_broker: MemoryBroker, model: Pat
         assert (usage["choices"], usage["usage"]["prompt_tokens_details"]) == ([], {"cached_tokens": 0})
         assert len({e["id"] for e in events[:-1]}) == 1
         assert text_of(events) == TEXT
+        await mesh.idle()
+
+
+async def test_a_client_that_does_not_keep_up_gets_the_same(
+    memory_broker: MemoryBroker, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(eventstream, "_BEHIND_BYTES", 0)  # as if every client were behind
+    async with scripted_mesh(memory_broker, model, Script()) as mesh:
+        async with mesh.post(LONG, stream=True) as response:
+            assert text_of(await events_of(response)) == TEXT
+        await mesh.idle()
+
+
+async def test_a_client_without_chunks_gets_the_events_alone(
+    memory_broker: MemoryBroker, model: Path
+) -> None:
+    async with scripted_mesh(memory_broker, model, Script()) as mesh:
+        body = json.dumps(mesh.body(stream=True)).encode()
+        reader, writer = await asyncio.open_connection("127.0.0.1", mesh.gateway.port)
+        writer.write(b"POST /v1/chat/completions HTTP/1.0\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        head, _, events = (await reader.read()).decode().partition("\r\n\r\n")
+        writer.close()
+        assert "chunked" not in head
+        lines = events.split("\n\n")
+        assert lines[-2:] == ["data: [DONE]", ""]
+        assert text_of([json.loads(line.removeprefix("data: ")) for line in lines[:-2]]) == TEXT
         await mesh.idle()
 
 

@@ -21,6 +21,10 @@ _MAX_PAYLOAD = 8 << 20
 # Bytes waiting for one client before the server cuts it off: a gateway that stalls for seconds must survive.
 _MAX_PENDING = 256 << 20
 
+# With more, Go wakes a second thread for each message to look for others, on a core that an engine wants: 5.5 switches
+# of threads for a message instead of 2.9, and a fourth more CPU time. One carries more than a machine's workers send.
+_ONE_THREAD = {"GOMAXPROCS": "1"}
+
 _QUIET = ("INF", "DBG", "TRC")
 # Lines: [pid] date time [INF] text
 _LINE = re.compile(r"^\[\d+\] \S+ \S+ \[(\w+)\] (.*)$")
@@ -72,6 +76,7 @@ class NatsServer:
                 preexec_fn=die_with_parent(),
                 # Ctrl-C must not end it before the workers have drained.
                 start_new_session=True,
+                env={**os.environ, **_ONE_THREAD},
             )
         finally:
             os.close(config)

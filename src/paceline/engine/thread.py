@@ -117,7 +117,7 @@ class EngineThread:
         except Exception:
             log.exception("step_failed", sequences=len(plan.entries), tokens=len(plan.step.tokens))
             return self._without_the_guilty(plan)
-        result = self._scheduler.commit(plan, outcome, _sample, time.perf_counter() - start)
+        result = self._scheduler.commit(plan, outcome, sample_row, time.perf_counter() - start)
         if result.moves.size:
             self._engine.execute(build_moves(result.moves))
         self.pace = self.pace.after(plan, result, time.perf_counter() - start)
@@ -140,7 +140,7 @@ class EngineThread:
         self._stopping = True
 
 
-def _sample(row: Float32 | int, sequence: Sequence, position: int) -> int:
+def sample_row(row: Float32 | int, sequence: Sequence, position: int) -> int:
     """A row of the engine's `Outcome`, at the end."""
     if not isinstance(row, int):
         return sample(row, sequence.sampling, position, sequence.adjustments)

@@ -244,11 +244,17 @@ class WorkerService(ABC):
             attempt = self.attempts.of(failure.sequence)
             if attempt is not None:
                 self.fail(attempt, failure.error)
-        live = [(a, advance) for advance in result.advances if (a := self._live(advance.sequence))]
-        for attempt, advance in live:
-            if advance.tokens and not attempt.tokens and attempt.runs_prompt:
-                self.started(attempt, advance)
-        self.outbox.tokens([(a, advance.index, advance.tokens) for a, advance in live if advance.tokens])
+        live: list[tuple[Attempt, Advance]] = []
+        news: list[tuple[Attempt, int, tuple[int, ...]]] = []
+        for advance in result.advances:
+            if (attempt := self._live(advance.sequence)) is None:
+                continue
+            live.append((attempt, advance))
+            if advance.tokens:
+                if not attempt.tokens and attempt.runs_prompt:
+                    self.started(attempt, advance)
+                news.append((attempt, advance.index, advance.tokens))
+        self.outbox.tokens(news)
         for attempt, advance in live:
             self.counters.output_tokens += len(advance.tokens)
             self.advanced(attempt, advance)

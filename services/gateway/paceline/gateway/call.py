@@ -3,12 +3,16 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from paceline.contracts.errors import PacelineError
 from paceline.contracts.messages import Beacon, Role, Sampling, Work
 from paceline.gateway.request import Request
 from paceline.gateway.reservations import Reservation
 from paceline.gateway.router import Prompt
+
+Tap: TypeAlias = Callable[[Sequence[int]], bool]
+"""Offered tokens as soon as they come, while the handler waits; whether it took them. Must not raise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,8 @@ class Call:
     refusal: PacelineError | None = None
     _taken: int = 0
     _news: asyncio.Event = field(default_factory=asyncio.Event)
+    _tap: Tap | None = None  # while the handler waits
+    _last: float = 0.0  # when tokens came last, in seconds of the event loop
 
     @property
     def begun(self) -> bool:
@@ -66,7 +72,8 @@ class Call:
 
     def notify(self) -> None:
         """Something about `request` changed."""
-        self._news.set()
+        if self._tap is None or self._news.is_set() or not self._settled_by(self._tap):
+            self._news.set()
 
     def work(self, gateway: str) -> Work:
         """What the next attempt has to do: go on behind the tokens that are merged."""
@@ -87,11 +94,13 @@ class Call:
         tokens = len(self.job.prompt) + len(self.request.tokens)
         return Prompt(self.job.model, tokens, self.job.session, frozenset(self.avoid))
 
-    async def next_batch(self, patience: float) -> Sequence[int] | None:
+    async def next_batch(self, patience: float, tap: Tap | None = None) -> Sequence[int] | None:
         """All tokens that came since the last call: at least one, or none after `patience` seconds without any, or
         None at the end. Dispatches the request, again where an attempt was lost. Raises the error that ended it.
 
-        Until the first batch is given away nothing has been said to the client, and an error comes before tokens.
+        Until the first batch is given away nothing has been said to the client, and an error comes before tokens. From
+        then on `tap` gets the tokens that come while this waits, which spares a step its tasks: waking one for each
+        stream takes half of the time that a token costs.
         """
         request = self.request
         while True:
@@ -108,8 +117,37 @@ class Call:
             if not request.running:
                 await self.dispatch(self)
                 continue
-            try:
-                async with asyncio.timeout(patience):
-                    await self._news.wait()
-            except TimeoutError:
+            if not await self._wait(patience, tap):
                 return ()
+
+    async def _wait(self, patience: float, tap: Tap | None) -> bool:
+        """For news that are not for `tap`. False after `patience` seconds without tokens."""
+        loop = asyncio.get_running_loop()
+        self._tap = tap if self.begun else None
+        self._last = loop.time()
+        try:
+            while True:
+                due = self._last + patience
+                try:
+                    async with asyncio.timeout_at(due):
+                        await self._news.wait()
+                except TimeoutError:
+                    if self._last + patience <= due:
+                        return False
+                else:
+                    return True
+        finally:
+            self._tap = None
+
+    def _settled_by(self, tap: Tap) -> bool:
+        """Whether the handler need not hear of what changed."""
+        request = self.request
+        if not request.running:
+            return False
+        fresh = len(request.tokens)
+        if fresh > self._taken:
+            if not tap(request.tokens[self._taken :]):
+                return False
+            self._taken = fresh
+            self._last = asyncio.get_running_loop().time()
+        return True

@@ -13,7 +13,7 @@ from paceline.contracts.errors import PacelineError
 from paceline.contracts.messages import FinishReason
 from paceline.gateway import sse, tracing
 from paceline.gateway.answer import Head, Usage, completion
-from paceline.gateway.call import Call, Job
+from paceline.gateway.call import Call, Job, Tap
 from paceline.gateway.errors import Problem, Rejected, internal, problem_of, timed_out
 from paceline.gateway.eventstream import EventStream
 from paceline.gateway.front import Front
@@ -117,8 +117,14 @@ class Exchange:
 
     async def _whole(self, job: Job, text: TextStream) -> web.StreamResponse:
         shown = []
+
+        def keep(tokens: Sequence[int]) -> bool:
+            self._came(tokens)
+            shown.append(text.push(tokens))
+            return True
+
         with self._front.mesh.open(job) as call:
-            while not text.stopped and (tokens := await self._next(call)) is not None:
+            while not text.stopped and (tokens := await self._next(call, text, keep)) is not None:
                 shown.append(text.push(tokens))
         shown.append(text.finish())
         reason, usage = self._outcome(call, text)
@@ -126,8 +132,17 @@ class Exchange:
 
     async def _streamed(self, chat: ChatRequest, job: Job, text: TextStream) -> web.StreamResponse:
         chunks = sse.Chunks(self._head, include_usage=chat.include_usage)
+
+        def send(tokens: Sequence[int]) -> bool:
+            if not self._stream.keeps_up:
+                return False
+            self._came(tokens)
+            if shown := text.push(tokens):
+                self._stream.write_now(chunks.content(shown))
+            return True
+
         with self._front.mesh.open(job) as call:
-            while not text.stopped and (tokens := await self._next(call)) is not None:
+            while not text.stopped and (tokens := await self._next(call, text, send)) is not None:
                 events = [] if self._stream.begun else [chunks.role()]
                 if shown := text.push(tokens):
                     events.append(chunks.content(shown))
@@ -145,17 +160,21 @@ class Exchange:
             events.append(chunks.usage(usage))
         return await self._stream.end(b"".join(events))
 
-    async def _next(self, call: Call) -> Sequence[int] | None:
-        tokens = await call.next_batch(self._front.settings.keep_alive_s)
+    async def _next(self, call: Call, text: TextStream, tap: Tap) -> Sequence[int] | None:
+        # A stop string ends the answer at any token, which is not for a tap to do.
+        tokens = await call.next_batch(self._front.settings.keep_alive_s, None if text.may_stop else tap)
         if tokens:
-            now = monotonic()
-            if self._ttft_s:
-                self._front.metrics.itl.observe((now - self._last_token) / len(tokens))
-            else:
-                self._ttft_s = now - self._arrived
-                self._front.metrics.ttft.observe(self._ttft_s)
-            self._last_token = now
+            self._came(tokens)
         return tokens
+
+    def _came(self, tokens: Sequence[int]) -> None:
+        now = monotonic()
+        if self._ttft_s:
+            self._front.metrics.itl.observe((now - self._last_token) / len(tokens))
+        else:
+            self._ttft_s = now - self._arrived
+            self._front.metrics.ttft.observe(self._ttft_s)
+        self._last_token = now
 
     def _outcome(self, call: Call, text: TextStream) -> tuple[FinishReason, Usage]:
         """Why the answer ends and what it cost; counted, traced and logged."""

@@ -2,12 +2,14 @@
 
 import asyncio
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from paceline.gateway import sse
 from paceline.gateway.errors import Problem
 
 _LAST_WRITE_S = 1.0
+# Where aiohttp's own writes begin to wait.
+_BEHIND_BYTES = 64 << 10
 _HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
     "Cache-Control": "no-cache",
@@ -33,6 +35,24 @@ class EventStream:
         """Send. Waits while the client reads slower than we write."""
         await (await self._begin()).write(events)
 
+    @property
+    def keeps_up(self) -> bool:
+        """Whether `write_now` may be used: the stream has begun, and the client reads it."""
+        transport = self._http.transport
+        return (
+            self._response is not None
+            and transport is not None
+            and not transport.is_closing()
+            and transport.get_write_buffer_size() < _BEHIND_BYTES
+        )
+
+    def write_now(self, events: bytes) -> None:
+        """Send, without waiting and without aiohttp's coroutines, which take longer than all else that a token does."""
+        if self._response is None or self._http.transport is None:
+            raise ConnectionResetError("the client is gone")
+        chunk = b"%x\r\n%b\r\n" % (len(events), events) if self._response.chunked else events
+        self._http.transport.write(chunk)
+
     async def end(self, events: bytes) -> web.StreamResponse:
         """Send the last events."""
         response = await self._begin()
@@ -53,6 +73,8 @@ class EventStream:
     async def _begin(self) -> web.StreamResponse:
         if self._response is None:
             response = web.StreamResponse(headers=_HEADERS)
+            if self._http.version >= HttpVersion11:
+                response.enable_chunked_encoding()
             await response.prepare(self._http)
             self._response = response
         return self._response

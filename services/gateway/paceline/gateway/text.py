@@ -75,13 +75,14 @@ class StopStrings:
 
 
 class TextStream:
-    """The visible text of one answer. `tokens` counts what was used, up to the token that completed a stop string."""
+    """The visible text of one answer. `tokens` counts what was used, up to the token that completed a stop string if
+    the answer `may_stop` at one."""
 
     def __init__(self, token_bytes: Callable[[int], bytes], stops: Sequence[str]) -> None:
         self.tokens = 0
         self._detokenizer = Detokenizer(token_bytes)
         self._stops = StopStrings(stops)
-        self._per_token = bool(stops)
+        self.may_stop = bool(stops)
 
     @property
     def stopped(self) -> bool:
@@ -90,7 +91,7 @@ class TextStream:
 
     def push(self, tokens: Sequence[int]) -> str:
         """The text that these tokens made visible, often "". Tokens after a stop string are not used."""
-        if not self._per_token:
+        if not self.may_stop:
             self.tokens += len(tokens)
             return self._detokenizer.push(tokens)
         shown = []
