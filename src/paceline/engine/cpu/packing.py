@@ -148,11 +148,15 @@ class Packer:
         target = base + matrix.offset + self.size(matrix.format, start, columns)
         rows = piece.stop - start
         if isinstance(stored, Int4Matrix):
-            failed = self._pack_int4(stored, matrix.format, start, rows, target)
+            answer = self._pack_int4(stored, matrix.format, start, rows, target)
         else:
-            failed = self._pack_tensor(stored, matrix.format, start, rows, target)
-        if failed:
-            raise InvalidRequest(f"{matrix.name} has values that are not finite, which no integers stand for")
+            answer = self._pack_tensor(stored, matrix.format, start, rows, target)
+        if answer == 1:
+            raise InvalidRequest(
+                f"{matrix.name} has values that are not finite or too large, for which there are no integers"
+            )
+        if answer != 0:
+            raise ValueError(f"{matrix.name}, stored as {stored.storage}, cannot become {matrix.format.name}")
 
     def _pack_tensor(
         self, stored: StoredTensor, format_: PlFormat, start: int, rows: int, target: int
@@ -165,10 +169,10 @@ class Packer:
             stride=own.strides[0],
             order=None if order is None else _address(order[start:]),
         )
-        failed: int = self._pack(source, format_, rows, stored.shape[1], target)
+        answer: int = self._pack(source, format_, rows, stored.shape[1], target)
         if order is None:
             _give_back(own)
-        return failed
+        return answer
 
     def _pack_int4(self, stored: Int4Matrix, format_: PlFormat, start: int, rows: int, target: int) -> int:
         block = stored.read(start, start + rows)
@@ -183,8 +187,8 @@ class Packer:
             scales=_address(scales),
             zeros=None if zeros is None else _address(zeros),
         )
-        failed: int = self._pack(source, format_, rows, stored.shape[1], target)
-        return failed
+        answer: int = self._pack(source, format_, rows, stored.shape[1], target)
+        return answer
 
 
 def _address(array: npt.NDArray[Any]) -> int:

@@ -12,8 +12,8 @@
 namespace paceline {
 
 // Whether the codes of a file are those that are packed.
-constexpr bool same_codes(int32_t stored, PlFormat format) {
-  switch (stored) {
+inline bool same_codes(const PlSource &source, PlFormat format) {
+  switch (source.stored) {
     case PL_STORED_Q4_0: return format == PL_U4_F16;
     case PL_STORED_Q4_1: return format == PL_U4_F16_MIN;
     case PL_STORED_Q4_K: return format == PL_U4_F32_MIN;
@@ -26,7 +26,8 @@ constexpr bool same_codes(int32_t stored, PlFormat format) {
     case PL_STORED_Q2_K:
     case PL_STORED_Q3_K:
     case PL_STORED_Q6_K: return format == PL_I8_F32_MIN_16;
-    case PL_STORED_INT4: return format == PL_U4_F32_MIN || format == PL_U4_F32 || format == PL_U4_F16;
+    case PL_STORED_INT4:
+      return source.zeros != nullptr ? format == PL_U4_F32_MIN : format == PL_U4_F32 || format == PL_U4_F16;
     default: return false;
   }
 }
@@ -35,7 +36,7 @@ constexpr bool same_codes(int32_t stored, PlFormat format) {
 // ns for a group of Q4_1 otherwise, and 19 ns so.
 template <PlFormat format>
 bool pack_groups(const PlSource &source, int rows, int columns, uint8_t *target) {
-  const bool same = same_codes(source.stored, format);
+  const bool same = same_codes(source, format);
   for (int block = 0; block < rows; block += kBlockRows) {
     const int count = std::min(kBlockRows, rows - block);
     Row found[kBlockRows];
@@ -46,10 +47,10 @@ bool pack_groups(const PlSource &source, int rows, int columns, uint8_t *target)
         Group group;
         if (same) {
           read_group(found[r], begin / kGroupColumns, group);
-        } else {
+        } else if constexpr (can_quantise(format)) {
           float values[kGroupColumns];
           read_values(found[r], begin, kGroupColumns, values);
-          if (!quantise(format, values, group)) return false;
+          if (!quantise<format>(values, group)) return false;
         }
         put_group<format>(group, r, target);
       }
