@@ -2,24 +2,26 @@
 #include "draw.h"
 #include "philox.h"
 
+using paceline::Doubles, paceline::kDoubleLanes;
+
 extern "C" {
 
-__attribute__((visibility("default"))) void draw_tokens(const float *logits, int32_t vocab, const PlDraw *hows,
-                                                        int32_t count, int32_t *tokens) {
+PL_EXPORT void draw_tokens(const float *logits, int32_t vocab, const PlDraw *hows, int32_t count,
+                           int32_t *tokens) {
   for (int32_t i = 0; i < count; i++) tokens[i] = paceline::draw_token(logits, vocab, hows[i]);
 }
 
 // `count` is a multiple of 16.
-__attribute__((visibility("default"))) void exponentials(const double *x, int32_t count, double *result) {
-  for (int32_t i = 0; i < count; i += 2 * paceline::kDoubles) {
-    paceline::Vd some[2] = {paceline::load_doubles(x + i), paceline::load_doubles(x + i + paceline::kDoubles)};
+PL_EXPORT void exponentials(const double *x, int32_t count, double *result) {
+  for (int32_t i = 0; i < count; i += 2 * kDoubleLanes) {
+    Doubles some[2] = {paceline::load_doubles(x + i), paceline::load_doubles(x + i + kDoubleLanes)};
     paceline::exp(some);
     paceline::store_doubles(result + i, some[0]);
-    paceline::store_doubles(result + i + paceline::kDoubles, some[1]);
+    paceline::store_doubles(result + i + kDoubleLanes, some[1]);
   }
 }
 
-__attribute__((visibility("default"))) double uniform(uint64_t seed, uint32_t position) {
+PL_EXPORT double uniform(uint64_t seed, uint32_t position) {
   return paceline::uniform(seed, position);
 }
 }

@@ -1,8 +1,8 @@
-// From a row of logits to a token, as `paceline.engine.sampling` draws it: temperature, min_p, top_k, top_p, then the
-// inverse of the cumulative distribution in order of token ids.
+// From a row of logits to a token, as `paceline.engine.sampling` draws it: temperature, min_p, top_k, top_p,
+// then the inverse of the cumulative distribution in order of token ids.
 //
-// Everything is float64 in a fixed order, written as plain loops that compilers make vectors of: a token does not depend
-// on the level. Weights come in blocks, whose sums and maxima say which blocks need not be looked at again.
+// Everything is float64 in one order, however wide vectors are: a token does not depend on the level. Weights
+// come in blocks, whose sums and maxima say which blocks need not be looked at again.
 #pragma once
 
 #include <cmath>
@@ -60,8 +60,8 @@ static inline int32_t pick(const Weights &weights, double floor, double u, std::
     sums[size_t(b)] = weights.sum_from(b, floor);
     whole += sums[size_t(b)];
   }
-  // Added up in another order a block may stay below: then it is its last token, as it is the row's where the target was
-  // rounded up to the whole.
+  // Added up in another order a block may stay below: then it is its last token, as it is the row's last one
+  // where the target was rounded up to the whole.
   double rest = u * whole, within = 0.0;
   int chosen = 0;
   for (int b = 0; b < blocks; b++) {

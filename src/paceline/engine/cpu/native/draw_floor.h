@@ -1,5 +1,5 @@
-// What top_k and top_p keep is everything from some weight on, equal weights included. That weight is found without
-// sorting a vocabulary, which would take longer than a step.
+// What top_k and top_p keep is everything from some weight on, equal weights included. That weight is found
+// without sorting a vocabulary, which would take longer than a step.
 #pragma once
 
 #include <algorithm>
@@ -39,13 +39,14 @@ static inline double top_k_floor(const Weights &weights, int k, std::vector<doub
 }
 
 // The smallest weight of the fewest largest ones that make up `top_p` of all from `floor` on.
-static inline double top_p_floor(const Weights &weights, double floor, double top_p, std::vector<double> &pool) {
+static inline double top_p_floor(const Weights &weights, double floor, double top_p,
+                                 std::vector<double> &pool) {
   const double target = top_p * weights.mass_from(floor);
   // The weights from `low` on reach it, those from `high` on do not: these are `above`.
   double low = floor, high = 2.0, above = 0.0;
   constexpr double kUsual = 0x1p-64;  // hardly any top_p reaches below
   if (floor < kUsual && weights.mass_from(kUsual) >= target) low = kUsual;
-  // Halves the exponents in between until two neighbours differ by a hundredth: a few hundred weights at most.
+  // Halves the exponents in between until both differ by a hundredth: a few hundred weights at most.
   for (int halving = 0; halving < 12 && low > 0.0; halving++) {
     const double middle = std::sqrt(low * high), mass = weights.mass_from(middle);
     if (mass >= target) {

@@ -1,6 +1,7 @@
-// How likely each token of a row is, not normalised: exp((logit - best) / temperature), so that the likeliest has 1.
+// How likely each token of a row is, not normalised: exp((logit - best) / temperature), which is 1 for the best.
 #pragma once
 
+#include <algorithm>
 #include <limits>
 #include <vector>
 
@@ -27,7 +28,8 @@ class Weights {
       const float *row = logits + size_t(b) * kBlock;
       float padded[kBlock];
       if (count < kBlock) {
-        for (int i = 0; i < kBlock; i++) padded[i] = i < count ? row[i] : -std::numeric_limits<float>::infinity();
+        std::fill(padded, padded + kBlock, -std::numeric_limits<float>::infinity());
+        std::copy(row, row + count, padded);
         row = padded;
       }
       compute_block(b, row, best, scale, least);
@@ -69,39 +71,39 @@ class Weights {
  private:
   static constexpr double kLowest = -708.0, kLeast = 1e-307;  // above exp(kLowest)
   static constexpr int kParts = 16;                           // sums of a block, whatever a vector's width is
-  static constexpr int kVectors = kParts / kDoubles;
+  static constexpr int kVectors = kParts / kDoubleLanes;
 
   void compute_block(int b, const float *logits, double best, double scale, double least) {
     double *weights = of_.data() + size_t(b) * kBlock;
-    Vd tops = {};
-    for (int i = 0; i < kBlock; i += 4 * kDoubles) {
-      Vd some[4];
+    Doubles tops = {};
+    for (int i = 0; i < kBlock; i += 4 * kDoubleLanes) {
+      Doubles some[4];
       for (int j = 0; j < 4; j++) {
-        some[j] = max((load_doubles(logits + i + j * kDoubles) - best) * scale, Vd{} + kLowest);
+        some[j] = max((load_doubles(logits + i + j * kDoubleLanes) - best) * scale, Doubles{} + kLowest);
       }
       exp(some);
       for (int j = 0; j < 4; j++) {
         some[j] = where(some[j] >= least, some[j]);
         tops = max(tops, some[j]);
-        store_doubles(weights + i + j * kDoubles, some[j]);
+        store_doubles(weights + i + j * kDoubleLanes, some[j]);
       }
     }
     double top = tops[0];
-    for (int j = 1; j < kDoubles; j++) top = tops[j] > top ? tops[j] : top;
+    for (int j = 1; j < kDoubleLanes; j++) top = tops[j] > top ? tops[j] : top;
     tops_[size_t(b)] = top;
     sums_[size_t(b)] = sum(weights, 0.0);
   }
 
   static double sum(const double *weights, double floor) {
-    Vd parts[kVectors] = {};
+    Doubles parts[kVectors] = {};
     for (int i = 0; i < kBlock; i += kParts) {
       for (int j = 0; j < kVectors; j++) {
-        const Vd weight = load_doubles(weights + i + j * kDoubles);
+        const Doubles weight = load_doubles(weights + i + j * kDoubleLanes);
         parts[j] += where(weight >= floor, weight);
       }
     }
     double all[kParts];
-    for (int j = 0; j < kVectors; j++) store_doubles(all + j * kDoubles, parts[j]);
+    for (int j = 0; j < kVectors; j++) store_doubles(all + j * kDoubleLanes, parts[j]);
     for (int half = kParts / 2; half > 0; half /= 2) {
       for (int j = 0; j < half; j++) all[j] += all[j + half];
     }
