@@ -22,7 +22,7 @@ pytestmark = [
 ]
 
 
-def tests_of(shim: Path) -> list[Path]:
+def users_of(shim: Path) -> list[Path]:
     """The test files that build `shim`."""
     return [path for path in sorted(HERE.glob("test_*.py")) if f'"{shim.name}"' in path.read_text()]
 
@@ -59,13 +59,13 @@ def run(command: list[str]) -> "subprocess.CompletedProcess[str]":
 
 def test_every_shim_has_tests() -> None:
     for shim in native.SHIMS.glob("*.cpp"):
-        assert tests_of(shim), shim.name
+        assert users_of(shim), shim.name
 
 
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("shim", sorted(native.SHIMS.glob("*.cpp")), ids=lambda shim: shim.stem)
 def test_the_sanitizers_find_nothing(shim: Path) -> None:
-    files = [str(path) for path in tests_of(shim)]
+    files = [str(path) for path in users_of(shim)]
     options = ["-q", "-x", "-p", "no:cacheprovider", "-o", "timeout=1000", "-k", "not sanitizer"]
     ran = run(["-m", "pytest", *options, *files])
     assert ran.returncode == 0, ran.stdout[-6000:]
