@@ -1,43 +1,36 @@
-"""What the mesh costs and gains: TTFT and ITL through HTTP, stage by stage, against the engine alone, and disaggregated
-against unified workers under mixed load.
+"""What the mesh costs and gains: latency and throughput through HTTP, stage by stage, against the engine alone, and
+disaggregated against unified workers under mixed load.
 
-    python -m bench.mesh [--quick] [--json FILE]
+    python -m bench.mesh [--quick] [--engine NAME] [--json FILE]
 """
 
 import asyncio
 import json
 import sys
 import time
+from statistics import median
+from typing import TypeAlias, get_args
 
-import aiohttp
+import uvloop
 
-from bench.load import Prompts, Sample, ask
-from bench.meshes import running
+from bench.load import Gateway, Prompts, Sample, ask, ask_in_turn, ask_together, decode_rate
+from bench.meshes import Running, running
 from bench.rows import Row, arguments, quantile, report
+from paceline.engine.registry import EngineName
 from paceline.model.files import locate
 from paceline.model.pull import ensure_default
 
 OUTPUT = 64
+PROMPT = 128
+STREAMS = (1, 8, 32)
 STAGES = ("queue", "store", "prefill", "handoff", "decode_step")
 
-
-async def closed_loop(
-    session: aiohttp.ClientSession, model: str, prompts: list[str], concurrency: int
-) -> list[Sample]:
-    """All `prompts`, `concurrency` at a time, each followed by the next as soon as one ends."""
-    waiting = iter(prompts)
-
-    async def client() -> list[Sample]:
-        return [await ask(session, model, prompt, OUTPUT, draft=False) for prompt in waiting]
-
-    return [
-        sample
-        for samples in await asyncio.gather(*(client() for _ in range(concurrency)))
-        for sample in samples
-    ]
+Config: TypeAlias = dict[str, str | int | float | bool]
+Runs: TypeAlias = list[list[Sample]]
+"""For each repetition the answers of all streams."""
 
 
-def latency_rows(what: str, config: dict[str, str | int | float | bool], samples: list[Sample]) -> list[Row]:
+def latency_rows(what: str, config: Config, samples: list[Sample]) -> list[Row]:
     ttfts = [s.ttft * 1e3 for s in samples]
     gaps = [gap * 1e3 for s in samples for gap in s.gaps]
     return [
@@ -47,73 +40,109 @@ def latency_rows(what: str, config: dict[str, str | int | float | bool], samples
     ]
 
 
-def stage_rows(what: str, config: dict[str, str | int | float | bool], samples: list[Sample]) -> list[Row]:
+def stage_rows(what: str, config: Config, samples: list[Sample]) -> list[Row]:
     return [
         Row.of(what, config, f"stage_{stage}", [s.stages[stage] * 1e3 for s in samples], "ms")
         for stage in STAGES
     ]
 
 
-async def through_http(
-    model: str, prompts: Prompts, *, quick: bool
+async def in_turn(
+    mesh: Running, prompts: Prompts, *, quick: bool
 ) -> tuple[list[Row], dict[int, list[Sample]]]:
     """Latency and stages by prompt length and concurrency; the samples at concurrency 1 by prompt length."""
     cases = (
         [(128, 1, 3), (2000, 1, 1)] if quick else [(n, c, max(5, c)) for n in (128, 2000) for c in (1, 8, 32)]
     )
     rows, single = [], {}
-    async with running() as session:
-        await ask(session, model, prompts.make(300), OUTPUT)
-        for length, concurrency, count in cases:
-            config: dict[str, str | int | float | bool] = {"prompt": length, "concurrency": concurrency}
-            samples = await closed_loop(
-                session, model, [prompts.make(length) for _ in range(count)], concurrency
-            )
-            rows += latency_rows("mesh", config, samples) + stage_rows("mesh", config, samples)
-            if concurrency == 1:
-                single[length] = samples
+    for length, concurrency, count in cases:
+        config: Config = {"prompt": length, "concurrency": concurrency}
+        texts = [prompts.make(length) for _ in range(count)]
+        samples = await ask_in_turn(mesh.gateway, texts, OUTPUT, concurrency, draft=False)
+        rows += latency_rows("mesh", config, samples) + stage_rows("mesh", config, samples)
+        if concurrency == 1:
+            single[length] = samples
     return rows, single
 
 
-async def engine_alone(length: int, repeat: int) -> dict[str, list[float]]:
+async def together(mesh: Running, prompts: Prompts, *, quick: bool) -> tuple[list[Row], dict[int, Runs]]:
+    """What each service costs, and the answers of so many requests that arrive together, by their number."""
+    rows, streams = [], {}
+    for count in STREAMS:
+        before = mesh.cpu_seconds()
+        runs = []
+        for _ in range(1 if quick else 5):
+            texts = [prompts.make(PROMPT) for _ in range(count)]
+            runs.append(await ask_together(mesh.gateway, texts, OUTPUT, draft=False))
+        tokens = len(runs) * count * OUTPUT
+        for service, seconds in mesh.cpu_seconds().items():
+            config: Config = {"streams": count, "prompt": PROMPT, "service": service}
+            cost = (seconds - before[service]) / tokens * 1e6
+            rows.append(Row.of("mesh", config, "cpu_us_per_token", [cost], "us"))
+        streams[count] = runs
+    return rows, streams
+
+
+async def engine_alone(engine: EngineName, prompt: int, streams: int, repeat: int) -> Runs:
     """`bench.inprocess` in a process of its own, when no mesh runs."""
-    command = (
-        "-m",
-        "bench.inprocess",
-        "--prompt",
-        str(length),
-        "--output",
-        str(OUTPUT),
-        "--repeat",
-        str(repeat),
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "bench.inprocess", "--engine", engine, "--output", str(OUTPUT)),
+        *("--prompt", str(prompt), "--streams", str(streams), "--repeat", str(repeat)),
+        stdout=asyncio.subprocess.PIPE,
     )
-    process = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=asyncio.subprocess.PIPE)
     output, _ = await process.communicate()
-    figures: dict[str, list[float]] = json.loads(output)
-    return figures
+    # Its log comes before.
+    runs = json.loads(output.splitlines()[-1])
+    return [[Sample(**sample) for sample in run] for run in runs]
 
 
-async def overhead(single: dict[int, list[Sample]], *, quick: bool) -> list[Row]:
+async def overhead(engine: EngineName, single: dict[int, list[Sample]], *, quick: bool) -> list[Row]:
     """TTFT and ITL of the mesh as a multiple of the engine's alone, at concurrency 1."""
     rows = []
     for length, samples in single.items():
-        if quick and length > 128:
+        if quick and length > PROMPT:
             continue
-        alone = await engine_alone(length, len(samples))
-        config: dict[str, str | int | float | bool] = {"prompt": length, "concurrency": 1}
-        gaps = [gap for s in samples for gap in s.gaps]
-        for name, mesh, engine in (
-            ("ttft", [s.ttft for s in samples], alone["ttft"]),
-            ("itl", gaps, alone["gaps"]),
+        alone = [run[0] for run in await engine_alone(engine, length, 1, len(samples))]
+        config: Config = {"prompt": length, "concurrency": 1}
+        for name, mesh, base in (
+            ("ttft", _ttfts(samples), _ttfts(alone)),
+            ("itl", _gaps(samples), _gaps(alone)),
         ):
-            base = quantile(engine, 0.5)
-            rows.append(Row.of("engine alone", config, f"{name}_p50", [base * 1e3], "ms"))
-            rows.append(Row.of("mesh / engine alone", config, name, [quantile(mesh, 0.5) / base], "x"))
+            rows.append(Row.of("engine alone", config, f"{name}_p50", [quantile(base, 0.5) * 1e3], "ms"))
+            ratio = quantile(mesh, 0.5) / quantile(base, 0.5)
+            rows.append(Row.of("mesh / engine alone", config, name, [ratio], "x"))
     return rows
 
 
+async def throughput(engine: EngineName, streams: dict[int, Runs]) -> list[Row]:
+    """Decode throughput and first tokens of requests that arrive together, with the mesh and without."""
+    rows = []
+    for count, mesh in streams.items():
+        config: Config = {"streams": count, "prompt": PROMPT}
+        alone = await engine_alone(engine, PROMPT, count, len(mesh))
+        for what, runs in (("mesh", mesh), ("engine alone", alone)):
+            rates, firsts = _rates(runs), [quantile(_ttfts(run), 0.5) * 1e3 for run in runs]
+            rows.append(Row.of(what, config, "decode_tok_s", rates, "tok/s"))
+            rows.append(Row.of(what, config, "ttft_p50", firsts, "ms"))
+        ratio = median(_rates(mesh)) / median(_rates(alone))
+        rows.append(Row.of("mesh / engine alone", config, "decode_tok_s", [ratio], "x"))
+    return rows
+
+
+def _rates(runs: Runs) -> list[float]:
+    return [decode_rate(run) for run in runs]
+
+
+def _ttfts(samples: list[Sample]) -> list[float]:
+    return [sample.ttft for sample in samples]
+
+
+def _gaps(samples: list[Sample]) -> list[float]:
+    return [gap for sample in samples for gap in sample.gaps]
+
+
 async def mixed(
-    session: aiohttp.ClientSession, model: str, prompts: Prompts, seconds: float, arriving: int
+    gateway: Gateway, prompts: Prompts, seconds: float, arriving: int
 ) -> tuple[list[float], list[float]]:
     """ITL of four streams and TTFT of the prompts of `arriving` tokens that come beside them, in ms."""
     end = time.perf_counter() + seconds
@@ -122,57 +151,55 @@ async def mixed(
 
     async def stream() -> None:
         while time.perf_counter() < end:
-            sample = await ask(session, model, prompts.make(128), OUTPUT, draft=False)
+            sample = await ask(gateway, prompts.make(PROMPT), OUTPUT, draft=False)
             gaps.extend(gap * 1e3 for gap in sample.gaps)
 
     async def arrivals() -> None:
         while time.perf_counter() < end:
-            sample = await ask(session, model, prompts.make(arriving), 8, draft=False)
+            sample = await ask(gateway, prompts.make(arriving), 8, draft=False)
             ttfts.append(sample.ttft * 1e3)
 
     await asyncio.gather(*(stream() for _ in range(4)), arrivals())
     return gaps, ttfts
 
 
-async def disaggregated_against_unified(model: str, prompts: Prompts, *, quick: bool) -> list[Row]:
+async def disaggregated_against_unified(
+    engine: EngineName, model: str, prompts: Prompts, *, quick: bool
+) -> list[Row]:
     """Two worker processes each way, the same load one after the other."""
     rows = []
     itl: dict[str, float] = {}
     seconds, arriving = (2.0, 600) if quick else (60.0, 2000)
+    config: Config = {"workers": 2, "streams": 4, "arriving": arriving}
     for what, flags in (("disaggregated", ()), ("unified", ("--unified", "--decode", "2"))):
-        async with running(*flags) as session:
-            await ask(session, model, prompts.make(300), OUTPUT)
-            gaps, ttfts = await mixed(session, model, prompts, seconds, arriving)
-        config: dict[str, str | int | float | bool] = {"workers": 2, "streams": 4, "arriving": arriving}
+        async with running(model, "--engine", engine, *flags) as mesh:
+            await ask(mesh.gateway, prompts.make(300), OUTPUT)
+            gaps, ttfts = await mixed(mesh.gateway, prompts, seconds, arriving)
         for name, values in (("itl", gaps), ("ttft", ttfts)):
             rows += [
                 Row.of(what, config, f"{name}_p{p}", [quantile(values, p / 100)], "ms") for p in (50, 90, 99)
             ]
         itl[what] = quantile(gaps, 0.9)
     ratio = itl["disaggregated"] / itl["unified"]
-    rows.append(
-        Row.of(
-            "disaggregated / unified",
-            {"workers": 2, "streams": 4, "arriving": arriving},
-            "itl_p90",
-            [ratio],
-            "x",
-        )
-    )
-    return rows
+    return [*rows, Row.of("disaggregated / unified", config, "itl_p90", [ratio], "x")]
 
 
-async def run(*, quick: bool) -> list[Row]:
+async def run(engine: EngineName, *, quick: bool) -> list[Row]:
     files = locate(str(ensure_default(lambda done, total: None)))
     prompts = Prompts(files)
-    rows, single = await through_http(files.name, prompts, quick=quick)
-    rows += await overhead(single, quick=quick)
-    return rows + await disaggregated_against_unified(files.name, prompts, quick=quick)
+    async with running(files.name, "--engine", engine) as mesh:
+        await ask(mesh.gateway, prompts.make(300), OUTPUT)
+        rows, single = await in_turn(mesh, prompts, quick=quick)
+        costs, streams = await together(mesh, prompts, quick=quick)
+    rows += costs + await overhead(engine, single, quick=quick) + await throughput(engine, streams)
+    return rows + await disaggregated_against_unified(engine, files.name, prompts, quick=quick)
 
 
 def main() -> None:
-    options = arguments(__doc__ or "").parse_args()
-    report(asyncio.run(run(quick=options.quick)), "mesh", options.json)
+    parser = arguments(__doc__ or "")
+    parser.add_argument("--engine", choices=get_args(EngineName), default="auto")
+    options = parser.parse_args()
+    report(uvloop.run(run(options.engine, quick=options.quick)), "mesh", options.json)
 
 
 if __name__ == "__main__":
