@@ -97,6 +97,12 @@ static inline simde__m512i shuffle_i32x4(simde__m512i a, simde__m512i b) {
   return to.packed();
 }
 
+static inline simde__m512i srai_epi32(simde__m512i a, unsigned bits) {
+  Lanes<int32_t, simde__m512i> lanes(a);
+  for (int32_t &lane : lanes.at) lane >>= bits;
+  return lanes.packed();
+}
+
 template <int kHalf>
 static inline simde__m256 extractf32x8_ps(simde__m512 a) {
   return Lanes<simde__m256, simde__m512>(a).at[kHalf];
@@ -127,6 +133,8 @@ static inline simde__m256 extractf32x8_ps(simde__m512 a) {
 #define _mm512_extractf32x8_ps(a, half) ::paceline::simde::extractf32x8_ps<half>(a)
 #undef _mm512_shuffle_i32x4
 #define _mm512_shuffle_i32x4(a, b, which) ::paceline::simde::shuffle_i32x4<which>(a, b)
+#undef _mm512_srai_epi32
+#define _mm512_srai_epi32(a, bits) ::paceline::simde::srai_epi32(a, bits)
 #undef _mm512_maskz_loadu_epi32
 #define _mm512_maskz_loadu_epi32(mask, p) (::paceline::simde::load_masked<uint32_t, simde__m512i>(mask, p))
 #undef _mm512_maskz_loadu_ps
