@@ -8,12 +8,14 @@ import pytest
 
 from paceline.engine.registry import open_engine
 from paceline.model.files import ModelFiles
+from paceline.worker.cores import usable_cores
 from tests.dense import save_dense
 from tests.system.harness import paceline_up
 from tests.system.tiny import Wording
 from tests.unit.engine_torch.steps import Rows, make_step
 
-pytestmark = pytest.mark.slow
+# The first of the tests to need it compiles the engine.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 TOKENS = 24
 # Each is longer than four pages, so that a prefill worker computes it, but for the last, which is decode's own.
@@ -38,6 +40,14 @@ def greedy(files: ModelFiles, prompt: list[int], count: int) -> list[int]:
     return answer
 
 
+def priorities(pid: int) -> tuple[int, list[int]]:
+    """How nice the main thread of a process is, and all others."""
+    nice = {}
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        nice[int(task.name)] = int((task / "stat").read_text().rpartition(")")[2].split()[16])
+    return nice.pop(pid), list(nice.values())
+
+
 async def test_a_mesh_says_what_one_engine_says_and_loads_no_torch(tmp_path: Path) -> None:
     files = save_dense(tmp_path / "dense")
     wording = Wording(files)
@@ -59,4 +69,9 @@ async def test_a_mesh_says_what_one_engine_says_and_loads_no_torch(tmp_path: Pat
             mapped = Path(f"/proc/{pid}/maps").read_text()
             assert ("/paceline/native/step-" in mapped) == (worker in ("prefill-0", "decode-0"))
             assert "torch" not in mapped
+
+        # Engines compute on all cores, and stand back behind the event loop of their own worker.
+        decode = system.pids()["decode-0"]
+        loop, others = priorities(decode)
+        assert others.count(loop + 5) >= usable_cores()
         await system.idle()
