@@ -1,6 +1,7 @@
 """What narrower weights, KV and arithmetic cost in quality, against the file's own weights in float32 arithmetic.
 
-    python -m bench.quality [--quick | --all] [--only TEXT] [--data DIR] [--text FILE] [--model MODEL] [--json FILE]
+    python -m bench.quality [--quick | --all] [--only TEXT] [--data DIR] [--text FILE] [--model MODEL]
+                            [--dithered] [--json FILE]
 
 Three measures, all by likelihood: perplexity of a text, the last words of LAMBADA's passages, ARC-Easy's questions.
 Each variant does the same items as the reference, and differences to it are means over items with a 95% confidence
@@ -9,6 +10,10 @@ interval (`bench/paired.py` has the formulas).
 A text is cut into windows, which run as prompts do in the mesh: in chunks of 64 tokens, each of which reads the KV of
 the chunks before it back from pages. The first chunk of each window is not scored. Small models lose more than large
 ones: these figures compare formats, and say little about the models that these are for.
+
+The default model's weights have been rounded to 4 bits, so that INT4 made from them finds the same grid again and costs
+nothing more. `--dithered` stands in for a model that never was rounded: all is then compared with the file's weights
+plus such noise as rounding made.
 """
 
 import json
@@ -115,6 +120,9 @@ def main() -> None:
     parser.add_argument("--data", type=Path, metavar="DIR", default=DATA, help="where the data sets are")
     parser.add_argument("--text", type=Path, metavar="FILE", help="what to predict instead of WikiText-2")
     parser.add_argument("--model", default=DEFAULT_MODEL)
+    parser.add_argument(
+        "--dithered", action="store_true", help="first undo the model's own rounding to 4 bits, at random"
+    )
     options = parser.parse_args()
     console = Console(width=180)
     files = locate(str(pull(options.model, lambda done, total: None)))
@@ -132,8 +140,11 @@ def main() -> None:
     for metric in get_args(Metric):
         table.add_column(metric.replace("_", " ").replace("accuracy", "\naccuracy"), justify="right")
     results = []
-    with Live(table, console=console, auto_refresh=False) as live:
-        for result in measure(files, sample, chosen):
+    with (
+        source(files, "dithered" if options.dithered else None) as (model, _),
+        Live(table, console=console, auto_refresh=False) as live,
+    ):
+        for result in measure(model, sample, chosen):
             results.append(result)
             table.add_row(*result.row())
             live.refresh()

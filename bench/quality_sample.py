@@ -35,7 +35,7 @@ class Size:
 
 
 QUICK = Size(length=256, windows=6, whole=2, passages=8, questions=16)
-USUAL = Size(length=512, windows=48, whole=4, passages=160, questions=200)
+USUAL = Size(length=512, windows=40, whole=4, passages=128, questions=160)
 ALL = Size(length=512, windows=_EVERY, whole=4, passages=_EVERY, questions=_EVERY)
 
 
