@@ -1,6 +1,8 @@
 """Packed matrices hold exactly what files say, and codes that are made for them are close."""
 
+import ctypes
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -39,15 +41,15 @@ _SCALES = {
 _SHAPE = (37, 512)
 
 
-def packer(level: Level = "plain") -> Packer:
-    return Packer(build(SHIMS / "pack.cpp", level))
+def library(level: Level = "plain") -> ctypes.CDLL:
+    return build(SHIMS / "pack.cpp", level)
 
 
 def packed(
     stored: Packable, format_: PlFormat, level: Level = "plain", threads: int = 1, name: str = "t"
 ) -> bytes:
     """All bytes of the packed matrix, which lies between others that must stay untouched."""
-    own = packer(level)
+    own = Packer(library(level))
     size = own.size(format_, *stored.shape)
     memory = Memory(size + 128)
     memory.array(0, size // 4 + 32)[:] = -7
@@ -108,11 +110,9 @@ def blocks(dtype: str, rows: int, columns: int, order: npt.NDArray[np.int64] | N
 
 
 def floats(dtype: str, values: Float32) -> StoredTensor:
-    data = {
-        "F32": lambda: values,
-        "F16": lambda: values.astype(np.float16),
-        "BF16": lambda: encode_bfloat16(values),
-    }[dtype]()
+    data: npt.NDArray[Any] = values
+    if dtype != "F32":
+        data = values.astype(np.float16) if dtype == "F16" else encode_bfloat16(values)
     return StoredTensor(dtype, values.shape, np.ascontiguousarray(data).view(np.uint8))
 
 
@@ -237,13 +237,19 @@ def test_any_precision_becomes_any_float(dtype: str) -> None:
     assert np.array_equal(narrow, decode_bfloat16(encode_bfloat16(values)))
 
 
-@pytest.mark.parametrize("threads", [1, 4])
-def test_bytes_depend_on_nothing_but_the_matrix(threads: int) -> None:
-    """Not on threads, nor on what memory held before: several pieces, packed twice."""
-    large = weights("bell", 5000, 512)
-    for dtype, format_ in (("F32", PlFormat.U4_F16_MIN), ("BF16", PlFormat.BF16)):
-        stored = floats(dtype, large)
-        assert packed(stored, format_, threads=threads) == packed(stored, format_, threads=1)
+def test_threads_share_a_matrix() -> None:
+    """Pieces begin where they belong, in the file's order and in another; bytes are the same with any threads."""
+    order = np.random.default_rng(0).permutation(9000)
+    for stored, format_ in (
+        (blocks("Q4_1", 9000, 512, order), PlFormat.U4_F16_MIN),
+        (int4("BF16", 32, symmetric=False, rows=12000), PlFormat.U4_F32_MIN),
+        (floats("BF16", weights("bell", 2000, 512)), PlFormat.BF16),
+    ):
+        rows, columns = stored.shape
+        assert Packer(library()).size(format_, rows, columns) > 2_000_000  # three pieces
+        found = packed(stored, format_, threads=4)
+        assert np.array_equal(unpack(found, format_, rows, columns)[:rows], stored.float32(0, rows))
+        assert packed(stored, format_, threads=1) == found
 
 
 KINDS = ("bell", "tails", "outliers", "shifted")
@@ -256,7 +262,8 @@ def relative_error(found: Float32, wanted: Float32) -> float:
 def nearest(values: Float32, d: Float32, m: Float32, least: int, most: int) -> Float32:
     """What the nearest codes give for groups [..., 32]; d and m are rounded to float16."""
     d, m = (x.astype(np.float16).astype(np.float32) for x in (d, m))
-    return np.clip(np.rint((values - m) / d), least, most) * d + m
+    found: Float32 = np.clip(np.rint((values - m) / d), least, most) * d + m
+    return found
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -32,8 +32,7 @@ from paceline.model.quantized.fp8 import Fp8Matrix
 from paceline.model.rope import inverse_frequencies
 from paceline.model.stored import StoredTensor
 from paceline.model.weights import Stored, open_weights
-from tests.unit.engine_cpu.native import SHIMS, build
-from tests.unit.engine_cpu.test_packing import blocks, floats, int4, unpack
+from tests.unit.engine_cpu.test_packing import blocks, floats, int4, library, unpack
 from tests.unit.engine_cpu.test_packing import weights as values
 from tests.unit.engine_torch.models import save_model
 from tests.unit.engine_torch.test_gguf import convert
@@ -52,10 +51,6 @@ _PARTS = {
     "q_norm": "self_attn.q_norm",
     "k_norm": "self_attn.k_norm",
 }
-
-
-def library() -> ctypes.CDLL:
-    return build(SHIMS / "pack.cpp", "plain")
 
 
 def pack(files: ModelFiles, weights: Weights = "auto", threads: int = 2) -> PackedModel:

@@ -60,11 +60,8 @@ class PackedModel:
     """`model` is valid as long as this lives. What depends on the pages, its `kv` and of each layer the scales and the
     plane, is the caller's to fill in."""
 
-    def __init__(
-        self, model: PlModel, memory: Memory, formats: Mapping[str, PlFormat], *kept: object
-    ) -> None:
+    def __init__(self, model: PlModel, memory: Memory, *kept: object) -> None:
         self.model = model
-        self.formats = formats
         self._memory = memory
         self._kept = kept
 
@@ -187,8 +184,7 @@ class _Builder:
             embedding=self._matrix("embed_tokens"),
             head=self._matrix("embed_tokens" if config.tied_head else "lm_head"),
         )
-        formats = {name: matrix.format for name, matrix in self._matrices.items()}
-        return PackedModel(model, self._memory, formats, layers, turns)
+        return PackedModel(model, self._memory, layers, turns)
 
     def _layer(self, i: int) -> PlLayer:
         name = f"layers.{i}."
