@@ -54,6 +54,18 @@ def test_weights_are_checked_for_the_device_that_was_asked_for(
     assert refused(model, "--device", "cuda:1") == "nothing multiplies these on cuda:1"
 
 
+def test_settings_of_an_engine_that_does_not_run_the_model(model: Checkpoint) -> None:
+    model.save()
+    reason = f"{model.directory}: the cpu engine does not run latent attention"
+    other = "weights int8 (PACELINE_WEIGHTS) are for the cpu engine, and this one is torch: "
+    assert refused(model, "--weights", "int8") == other + reason
+    assert refused(model, "--decode-weights", "int8") == other + reason
+    assert refused(model, "--engine", "cpu") == ": the cpu engine does not run latent attention"
+    assert refused(model, "--engine", "cpu", "--dtype", "float32").startswith(
+        "engine cpu: dtype float32 (PACELINE_DTYPE)"
+    )
+
+
 @pytest.mark.parametrize("engine", ["torch", "fake"])
 def test_a_model_without_a_tokenizer(engine: str, model: Checkpoint) -> None:
     (model.directory / "tokenizer.json").unlink()
