@@ -39,8 +39,8 @@ def build(source: Path, level: Level, *flags: str) -> ctypes.CDLL:
     if sanitizers := os.environ.get(SANITIZE):
         # The runtime is preloaded for this process; the compiler would only be slow with it.
         os.environ.pop("LD_PRELOAD", None)
-        # Checks that -O3 has multiplied take minutes to compile.
-        flags = ("-O1", "-g", "-fno-omit-frame-pointer", *flags)
+        # With -O3 or full debugging information they take minutes to compile.
+        flags = ("-O1", "-g1", "-fno-omit-frame-pointer", *flags)
         flags = (f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all", *flags)
     else:
         flags = (*_WARNINGS, *flags)
