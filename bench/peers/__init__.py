@@ -5,6 +5,7 @@
 The first run builds them, outside the checkout: some 20 minutes of CPU time and 8 GB in `environment.directory`.
 """
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from bench.peers import llama_cpp, openvino, vllm
 from bench.peers.cases import Cases
 from bench.peers.environment import PeerUnavailable, say
 from bench.rows import Row
+
+_QUIET = 0.5
 
 PEERS: dict[str, Callable[[Path, Cases], list[Row]]] = {
     "llama.cpp": llama_cpp.measure,
@@ -22,6 +25,9 @@ PEERS: dict[str, Callable[[Path, Cases], list[Row]]] = {
 
 def measure(model: Path, cases: Cases) -> list[Row]:
     """Rows of every peer that this machine can build and run; the others get a line that says why not."""
+    if (load := os.getloadavg()[0]) > _QUIET:
+        # Their threads spin at barriers: a core taken for a moment stalls the step, not only its share of it.
+        say(f"{load:.1f} other processes are running, so these rates are lower than they should be")
     rows = []
     for name, measure_peer in PEERS.items():
         try:

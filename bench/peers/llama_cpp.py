@@ -14,6 +14,7 @@ from bench.peers.servers import llama_server
 from bench.rows import Row
 from paceline.model.config import read_config
 from paceline.model.files import locate
+from paceline.model.gguf import GgufFile
 
 _FIRST_ID = 100
 
@@ -25,7 +26,8 @@ def measure(model: Path, cases: Cases) -> list[Row]:
     """
     binaries = llama_build.binaries()
     rows = []
-    for weights, file in (("Q4_1", model), ("Q4_0", llama_build.requantized(model))):
+    shipped = GgufFile(model).tensor("blk.0.ffn_up.weight").dtype
+    for weights, file in {shipped: model, "Q4_0": llama_build.requantized(model)}.items():
         say(f"llama.cpp {llama_build.VERSION} {weights}: measuring")
         rows += _Measurement(binaries, weights, file, cases).rows()
     return rows

@@ -18,7 +18,7 @@ def main() -> None:
     longest = max([*request["prefill"], request["prompt"]]) + request["output"]
     llm = LLM(
         request["model"],
-        dtype="bfloat16",
+        dtype=request["weights"],
         max_model_len=longest,
         max_num_seqs=max([*request["decode"], 1]),
         enable_prefix_caching=False,

@@ -58,7 +58,7 @@ def measure(peer: Peer, cases: Cases, cold_starts: int) -> list[Row]:
 
 
 def _run(peer: Peer, cases: Cases) -> dict[str, Any]:
-    request = {"model": str(peer.model), **asdict(cases)}
+    request = {"model": str(peer.model), "weights": peer.weights, **asdict(cases)}
     script = Path(__file__).with_name(peer.script)
     # The clock that two processes share: the script says when it had its first token.
     began = time.time()

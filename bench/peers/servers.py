@@ -51,7 +51,7 @@ def llama_server(model: Path, slots: int, context: int, threads: int = 2) -> Ite
 
 @contextmanager
 def vllm_server(model: Path, slots: int, context: int, threads: int = 2) -> Iterator[Server]:
-    """`vllm serve` in bfloat16 on the GGUF file `model`, which it reads as a Hugging Face directory.
+    """`vllm serve` on the GGUF file `model`, which it reads as a Hugging Face directory.
 
     Raises `PeerUnavailable` where vLLM does not run.
     """
@@ -60,7 +60,7 @@ def vllm_server(model: Path, slots: int, context: int, threads: int = 2) -> Iter
     command: list[str | Path] = [
         *(python.with_name("vllm"), "serve", checkpoint.hugging_face(model)),
         *("--served-model-name", model.stem, "--host", "127.0.0.1", "--port", str(port)),
-        *("--dtype", "bfloat16", "--max-model-len", str(context), "--max-num-seqs", str(slots)),
+        *("--dtype", vllm_environment.dtype(), "--max-model-len", str(context), "--max-num-seqs", str(slots)),
     ]
     env = vllm_environment.variables(threads)
     with _running("vllm serve", command, port, _VLLM_START_S, env) as server:

@@ -1,4 +1,4 @@
-"""vLLM's CPU backend in bfloat16, its engine driven step by step in one process, compiled as by default."""
+"""vLLM's CPU backend, its engine driven step by step in one process, compiled as by default."""
 
 from pathlib import Path
 
@@ -14,13 +14,14 @@ def measure(model: Path, cases: Cases) -> list[Row]:
     python = vllm_environment.python()
     source = checkpoint.hugging_face(model)
     environment.say(f"vLLM {vllm_environment.VERSION}: measuring; it compiles the model first, for minutes")
+    dtype = vllm_environment.dtype()
     peer = Peer(
-        what="vLLM CPU BF16",
+        what="vLLM CPU BF16" if dtype == "bfloat16" else "vLLM CPU FP32",
         script="run_vllm.py",
         python=python,
         model=source,
-        weights="bfloat16",
-        kv="bfloat16",
+        weights=dtype,
+        kv=dtype,
         # The engine runs in the script's own process, where its steps can be seen.
         env={**vllm_environment.variables(cases.threads), "VLLM_ENABLE_V1_MULTIPROCESSING": "0"},
     )
