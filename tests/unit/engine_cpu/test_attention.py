@@ -482,13 +482,14 @@ def test_every_code_is_widened_exactly(native: ctypes.CDLL, kind: str) -> None:
         case _:
             expected = decode_e4m3(codes)
             expected[[0x7F, 0xFF]] = (480.0, -480.0)  # attention does not look for NaN
-    found, of_dwords = np.empty((2, len(codes)), np.float32)
+    found, of_parts = np.empty((2, len(codes)), np.float32)
     number = ["bfloat16", "float16", "e4m3"].index(kind)
-    source, *targets = (ctypes.c_void_p(a.ctypes.data) for a in (codes, found, of_dwords))
-    native.widened(number, source, len(codes), *targets)
+    memory = np.concatenate((np.full(64, 0xFF, np.uint8), codes.view(np.uint8)))
+    targets = (ctypes.c_void_p(a.ctypes.data) for a in (found, of_parts))
+    native.widened(number, ctypes.c_void_p(memory.ctypes.data + 64), len(codes), *targets)
     np.testing.assert_array_equal(found, expected)
     if kind != "float16":
-        np.testing.assert_array_equal(of_dwords, expected)
+        np.testing.assert_array_equal(of_parts, expected)
 
 
 def assert_bits(found: Float32, expected: Float32) -> None:

@@ -21,30 +21,21 @@ EXPORT void exponentials(const float *x, float *y, int count) {
 // x: [kLanes]
 EXPORT float sum(const float *x) { return reduce_add(load(x)); }
 
-// Codes of a format, a multiple of 4 * kLanes, by both ways to widen them: vectors as they lie, and out of 32 bits. Those of
-// e4m3 times its unit. kinds: 0 bfloat16, 1 float16, 2 e4m3
-EXPORT void widened(int kind, const void *codes, int count, float *out, float *of_dwords) {
-  for (int i = 0; i < count; i += kLanes) {
-    const uint16_t *wide = static_cast<const uint16_t *>(codes) + i;
-    const uint8_t *narrow = static_cast<const uint8_t *>(codes) + i;
-    const Vf found = kind == 0 ? load_bf16(wide) : kind == 1 ? load_f16(wide) : load_e4m3(narrow);
-    store(out + i, kind == 2 ? found * broadcast(kE4m3Unit) : found);
-  }
+// `count` codes of a format, a multiple of 4 * kLanes, by both ways to widen them: vectors as they lie, and out of 32 bits.
+// Those of e4m3 times its unit. 3 bytes before them are read. kinds: 0 bfloat16, 1 float16, 2 e4m3
+EXPORT void widened(int kind, const uint8_t *codes, int count, float *out, float *of_parts) {
+  const Vf unit = broadcast(kind == 2 ? kE4m3Unit : 1.0f);
   const int per = kind == 2 ? 4 : 2;
+  for (int i = 0; i < count; i += kLanes) {
+    const uint16_t *wide = reinterpret_cast<const uint16_t *>(codes) + i;
+    store(out + i, unit * (kind == 0 ? load_bf16(wide) : kind == 1 ? load_f16(wide) : load_e4m3(codes + i)));
+  }
   for (int i = 0; i < count && kind != 1; i += per * kLanes) {
-    const Vd dwords = load_dwords(static_cast<const uint8_t *>(codes) + i * 4 / per);
-    Vf values[4];
-    if (kind == 0) {
-      Vf pair[2];
-      widen_bf16(dwords, pair);
-      values[0] = pair[0], values[1] = pair[1];
-    } else {
-      widen_e4m3(dwords, values);
-    }
-    for (int b = 0; b < per; ++b) {
+    for (int part = 0; part < per; ++part) {
+      const uint8_t *from = codes + i * 4 / per;
       float lanes[kLanes];
-      store(lanes, kind == 2 ? values[b] * broadcast(kE4m3Unit) : values[b]);
-      for (int l = 0; l < kLanes; ++l) of_dwords[i + l * per + b] = lanes[l];
+      store(lanes, unit * (kind == 0 ? load_bf16_part(from, part) : load_e4m3_part(from, part)));
+      for (int l = 0; l < kLanes; ++l) of_parts[i + l * per + part] = lanes[l];
     }
   }
 }

@@ -12,10 +12,8 @@
 #include <vector>
 
 #include "abi.h"
-#include "attention_direct.h"
+#include "attention_kernels.h"
 #include "attention_plan.h"
-#include "attention_softmax.h"
-#include "attention_tile.h"
 #include "kv.h"
 #include "scratch.h"
 
@@ -25,24 +23,27 @@ namespace paceline {
 struct AttentionScratch {
   Buffer<float> queries;    // [queries][width]
   Buffer<float> scores;     // [queries][kScoreStride]
-  Buffer<float> column;     // [group][kPageTokens], scores of a key of a tail and its neighbours
-  Buffer<uint32_t> packed;  // keys of a page
+  Buffer<float> drafts;     // [queries][kPageTokens], scores of a page with columns of tails
+  Buffer<uint8_t> packed;   // keys of a page, behind kBefore bytes
   Buffer<float> page;       // keys or values of a page, widened
   Buffer<float> found;      // states of one segment
   Buffer<float> merged;     // states of all
 };
 
+// Bytes before packed keys, for what readers read before them.
+constexpr ptrdiff_t kBefore = 64;
+
 // A segment's scores, and room behind them for what vectors write too much. No power of two, so that rows do not fall into
 // the same sets of a cache.
 constexpr ptrdiff_t kScoreStride = kSegment + 3 * 16;
 
-// One KV head of a tile. `scaled`: rows of keys and values have scales of their own.
-template <typename Reader>
+// One KV head of a tile.
 class TileAttention {
  public:
   TileAttention(const PlModel &model, const PlStep &step, const AttentionPlan &plan, const AttentionTile &tile,
                 int kv_head, const PlLayer &layer, const Pages &pages, AttentionScratch &scratch)
-      : scaled_(model.kv == PL_KV_E4M3_SCALED),
+      : kernels_(attention_kernels(model.kv)),
+        scaled_(model.kv == PL_KV_E4M3_SCALED),
         plan_(plan),
         tile_(tile),
         plane_(model, layer, pages),
@@ -56,8 +57,8 @@ class TileAttention {
         scratch_(scratch) {
     scratch.queries.require(size(queries_ * width_));
     scratch.scores.require(size(queries_ * kScoreStride));
-    scratch.column.require(size(group_ * kPageTokens));
-    scratch.packed.require(size(dwords() * kPageTokens));
+    scratch.drafts.require(size(queries_ * kPageTokens));
+    scratch.packed.require(size(kBefore + 4 * dwords() * kPageTokens));
     scratch.page.require(size(kPageTokens * width_));
     scratch.found.require(size(queries_ * AttentionState::size(width_)));
     scratch.merged.require(size(queries_ * AttentionState::size(width_)));
@@ -66,8 +67,9 @@ class TileAttention {
   int queries() const { return queries_; }
   ptrdiff_t state_size() const { return AttentionState::size(width_); }
 
-  // Reads the queries [rows][stride] of all rows of the step, from the KV head's first query head on, times `factor`.
-  void load_queries(const float *from, ptrdiff_t stride, float factor) const {
+  // Reads the queries [rows][stride] of all rows of the step, from the KV head's first query head on, times `scale`.
+  void load_queries(const float *from, ptrdiff_t stride, float scale) const {
+    const float factor = scale * kernels_.query_unit;
     for (int q = 0; q < queries_; ++q) {
       const float *x = from + (tile_.row_begin + q / group_) * stride + q % group_ * dim_;
       float *to = query(q);
@@ -80,12 +82,12 @@ class TileAttention {
   void attend(int segment, float *states) const {
     const int begin = segment * kSegment, end = begin + kSegment;
     score_columns(begin, std::min(end, tile_.widest));
-    for_tails(begin, end, [&](int row, int column, int key) { score_column(row, column, key - begin); });
+    score_tails(begin, end);
     for (int q = 0; q < queries_; ++q) {
       const AttentionState state = at(states, q);
       state.clear(width_);
       const int count = std::min(seen(q).count() - begin, kSegment);
-      if (count > 0) softmax_segment<Reader>(scores(q), count, state);
+      if (count > 0) kernels_.softmax(scores(q), count, state);
     }
     weigh_columns(begin, end);
     value_columns(begin, std::min(end, tile_.shared), 0, queries_, states);
@@ -104,20 +106,20 @@ class TileAttention {
     for (int q = 0; q < queries_; ++q) at(states, q).clear(width_);
   }
 
-  // Writes values / sum * factor to the rows of `out`, which begin with the KV head's first query head.
-  void finish(float *states, float factor, float *out, ptrdiff_t stride) const {
+  // Writes what the states found, times `scale`, to the rows of `out`, which begin with the KV head's first query head.
+  void finish(float *states, float scale, float *out, ptrdiff_t stride) const {
     for (int q = 0; q < queries_; ++q) {
       const AttentionState state = at(states, q);
-      const float share = factor / state.sum();
+      const float share = scale * kernels_.unit / state.sum();
       float *to = out + (tile_.row_begin + q / group_) * stride + q % group_ * dim_;
-      for (int d = 0; d < dim_; ++d) to[value_at<Reader>(d, dim_)] = state.values()[d] * share;
+      for (int d = 0; d < dim_; ++d) to[kernels_.value_at(d, dim_)] = state.values()[d] * share;
     }
   }
 
  private:
   static size_t size(ptrdiff_t count) { return static_cast<size_t>(count); }
 
-  int dwords() const { return dim_ / Reader::kPerDword; }
+  int dwords() const { return dim_ / kernels_.per_dword; }
   float *query(int q) const { return scratch_.queries.get() + ptrdiff_t{q} * width_; }
   float *scores(int q) const { return scratch_.scores.get() + q * kScoreStride; }
   AttentionState at(float *states, int q) const { return {states + q * state_size()}; }
@@ -145,27 +147,36 @@ class TileAttention {
 
   // Scores of columns [begin, end), which lie in a segment, for all queries, whether they see them or not.
   void score_columns(int begin, int end) const {
-    for_runs(begin, end, [&](int column, int count) {
-      uint32_t *packed = scratch_.packed.get();
-      pack_keys(plane_.row(slot(column), key_line_), plane_.row_bytes(), count, dwords(), packed);
-      float *to = scores(0) + (column - begin);
-      if (queries_ <= kDirectQueries) {
-        score_run<Reader>(query(0), width_, queries_, packed, count, dim_, to, kScoreStride);
-      } else {
-        widen_keys<Reader>(packed, count, dim_, scratch_.page.get());
-        score_tile(query(0), width_, queries_, scratch_.page.get(), count, dim_, to, kScoreStride);
-      }
-    });
+    for_runs(begin, end, [&](int column, int count) { score_page(column, count, scores(0) + (column - begin), kScoreStride); });
     if (scaled_) scale(key_line_, begin, begin, end, 0, queries_);
   }
 
-  void score_column(int q, int column, int key) const {
-    const int first = column / kLanes * kLanes;
-    float *found = scratch_.column.get();
-    pack_keys(plane_.row(slot(first), key_line_), plane_.row_bytes(), kLanes, dwords(), scratch_.packed.get());
-    score_run<Reader>(query(q), width_, group_, scratch_.packed.get(), kLanes, dim_, found, kPageTokens);
-    for (int g = 0; g < group_; ++g) scores(q + g)[key] = found[g * kPageTokens + (column - first)];
-    if (scaled_) scale(key_line_, column - key, column, column + 1, q, group_);
+  // Scores of keys of tails numbered [begin, end). Those of a page are computed together for all rows, then each row takes
+  // its own.
+  void score_tails(int begin, int end) const {
+    if (end <= tile_.shared || !tile_.has_tails()) return;
+    const int first = tile_.first_tail / kPageTokens * kPageTokens;
+    for_runs(first, tile_.columns, [&](int page, int count) {
+      float *found = scratch_.drafts.get();
+      score_page(page, count, found, kPageTokens);
+      for_tails(begin, end, [&](int q, int column, int key) {
+        if (column / kPageTokens != page / kPageTokens) return;
+        for (int g = 0; g < group_; ++g) scores(q + g)[key - begin] = found[(q + g) * kPageTokens + (column - page)];
+        if (scaled_) scale(key_line_, column - (key - begin), column, column + 1, q, group_);
+      });
+    });
+  }
+
+  // Scores [queries][stride] of `count` columns from the beginning of a page on, whose end they are written up to.
+  void score_page(int column, int count, float *to, ptrdiff_t stride) const {
+    uint8_t *packed = scratch_.packed.get() + kBefore;
+    pack_keys(plane_.row(slot(column), key_line_), plane_.row_bytes(), count, dwords(), packed);
+    if (queries_ <= kDirectQueries) {
+      kernels_.score_run(query(0), width_, queries_, packed, count, dim_, to, stride);
+    } else {
+      kernels_.widen_keys(packed, count, dim_, scratch_.page.get());
+      score_tile(query(0), width_, queries_, scratch_.page.get(), count, dim_, to, stride);
+    }
   }
 
   // Multiplies weights by the scales of the values that they multiply.
@@ -198,20 +209,21 @@ class TileAttention {
       const uint8_t *values = plane_.row(slot(column), value_line_);
       const float *weights = scores(first) + column % kSegment;
       if (count <= kDirectQueries || count == group_) {
-        value_run<Reader>(weights, kScoreStride, count, values, plane_.row_bytes(), run, dim_, out, state_size());
+        kernels_.value_run(weights, kScoreStride, count, values, plane_.row_bytes(), run, dim_, out, state_size());
       } else {
-        widen_values<Reader>(values, plane_.row_bytes(), run, dim_, scratch_.page.get());
+        kernels_.widen_values(values, plane_.row_bytes(), run, dim_, scratch_.page.get());
         value_tile(weights, kScoreStride, count, scratch_.page.get(), run, dim_, out, state_size());
       }
     });
   }
 
   void value_column(int q, int column, int key, float *states) const {
-    value_run<Reader>(scores(q) + key, kScoreStride, group_, plane_.row(slot(column), value_line_), plane_.row_bytes(),
+    kernels_.value_run(scores(q) + key, kScoreStride, group_, plane_.row(slot(column), value_line_), plane_.row_bytes(),
                        1, dim_, at(states, q).values(), state_size());
   }
 
-  bool scaled_;
+  const AttentionKernels &kernels_;
+  bool scaled_;  // rows of keys and values have scales of their own
   const AttentionPlan &plan_;
   const AttentionTile &tile_;
   KvPlane plane_;
@@ -243,25 +255,11 @@ class Attention {
 
   // qkv: [T][heads + 2 * kv_heads][head_dim], whose queries are ready and whose keys and values are stored
   // out: [T][heads][head_dim]
-  void run(int item, int thread, const PlLayer &layer, const Pages &pages, const float *qkv, float *out) {
-    switch (model_.kv) {
-      case PL_KV_F32:
-        return run_format<ReadF32>(item, thread, layer, pages, qkv, out);
-      case PL_KV_BF16:
-        return run_format<ReadBf16>(item, thread, layer, pages, qkv, out);
-      case PL_KV_E4M3:
-      case PL_KV_E4M3_SCALED:
-        return run_format<ReadE4m3>(item, thread, layer, pages, qkv, out);
-    }
-  }
-
- private:
-  template <typename Reader>
-  void run_format(int index, int thread, const PlLayer &layer, const Pages &pages, const float *qkv, float *out) {
+  void run(int index, int thread, const PlLayer &layer, const Pages &pages, const float *qkv, float *out) {
     const AttentionItem &item = plan_.items[static_cast<size_t>(index)];
     const AttentionTile &tile = plan_.tiles[static_cast<size_t>(item.tile)];
     AttentionScratch &scratch = scratch_[static_cast<size_t>(thread)];
-    const TileAttention<Reader> part(model_, step_, plan_, tile, item.kv_head, layer, pages, scratch);
+    const TileAttention part(model_, step_, plan_, tile, item.kv_head, layer, pages, scratch);
 
     const bool layer_scales = model_.kv == PL_KV_E4M3;
     const float key_scale = layer_scales ? layer.k_scale : 1.0f, value_scale = layer_scales ? layer.v_scale : 1.0f;
@@ -269,7 +267,7 @@ class Attention {
     const ptrdiff_t out_stride = ptrdiff_t{model_.heads} * model_.head_dim;
     const ptrdiff_t qkv_stride = out_stride + ptrdiff_t{2} * model_.kv_heads * model_.head_dim;
     const float softmax_scale = 1.0f / std::sqrt(static_cast<float>(model_.head_dim));
-    part.load_queries(qkv + first, qkv_stride, softmax_scale * key_scale * Reader::kQueryUnit);
+    part.load_queries(qkv + first, qkv_stride, softmax_scale * key_scale);
 
     float *merged = scratch.merged.get();
     const ptrdiff_t segment_size = part.queries() * part.state_size();
@@ -288,9 +286,10 @@ class Attention {
       part.clear(merged);
       for (int s = 0; s < tile.segments(); ++s) part.merge(merged, states + s * segment_size);
     }
-    part.finish(merged, value_scale * Reader::kUnit, out + first, out_stride);
+    part.finish(merged, value_scale, out + first, out_stride);
   }
 
+ private:
   PlStep step_{};
   PlModel model_{};
   AttentionPlan plan_;

@@ -43,7 +43,7 @@ static inline void in_groups(int count, const Run &run) {
 
 // `count` rows of `dwords` times 32 bits, `row_bytes` apart, to uint32 [dwords][kPageTokens]. Up to kLanes - 1 rows behind
 // them are read and packed, too.
-static inline void pack_keys(const uint8_t *keys, int64_t row_bytes, int count, int dwords, uint32_t *packed) {
+[[gnu::noinline]] static void pack_keys(const uint8_t *keys, int64_t row_bytes, int count, int dwords, uint8_t *packed) {
   for (int j = 0; j < count; j += kLanes) {
     for (int i = 0; i < dwords; i += kLanes) {
       const int n = std::min(kLanes, dwords - i);
@@ -53,7 +53,7 @@ static inline void pack_keys(const uint8_t *keys, int64_t row_bytes, int count, 
         block[r] = n == kLanes ? load_dwords(from) : load_dwords(from, n);
       }
       transpose(block);
-      for (int r = 0; r < n; ++r) store_dwords(packed + (i + r) * kPageTokens + j, block[r]);
+      for (int r = 0; r < n; ++r) store_dwords(packed + 4 * ((i + r) * kPageTokens + j), block[r]);
     }
   }
 }
@@ -61,31 +61,33 @@ static inline void pack_keys(const uint8_t *keys, int64_t row_bytes, int count, 
 // scores[q][j] = query q . key j for kVectors * kLanes keys.
 //
 // queries: [kQueries][query_stride]
-// packed: [dim / kPerDword][kPageTokens], from the first of these keys on
+// packed: uint32 [dim / kPerDword][kPageTokens], from the first of these keys on
 template <typename Reader, int kQueries, int kVectors>
-static inline void score_block(const float *queries, ptrdiff_t query_stride, const uint32_t *packed, int dim,
+static inline void score_block(const float *queries, ptrdiff_t query_stride, const uint8_t *packed, int dim,
                                float *scores, ptrdiff_t score_stride) {
-  constexpr int kPer = Reader::kPerDword, kStep = kPer == 1 ? 2 : 1;
-  Vf sums[2][kQueries][kVectors];
-  for (auto &of_parity : sums)
-    for (auto &of_query : of_parity)
-      for (Vf &sum : of_query) sum = zero();
-  for (int i = 0; i < dim / kPer; i += kStep) {
-    for (int s = 0; s < kStep; ++s) {
-      for (int v = 0; v < kVectors; ++v) {
-        Vf key[kPer];
-        Reader::widen(load_dwords(packed + (i + s) * kPageTokens + v * kLanes), key);
-        for (int b = 0; b < kPer; ++b) {
-          for (int q = 0; q < kQueries; ++q) {
-            Vf &sum = sums[(s + b) % 2][q][v];
-            sum = fma(broadcast(queries[q * query_stride + (i + s) * kPer + b]), key[b], sum);
-          }
-        }
-      }
+  // Where 32 bits hold one value, every second of them has the parity; where they hold more, every second part of each.
+  constexpr int kPer = Reader::kPerDword, kStep = kPer == 1 ? 2 : 1, kParts = kPer == 1 ? 1 : kPer / 2;
+  unrolled<2>([&](auto parity) {
+    Vf sums[kQueries][kVectors];
+    unrolled<kQueries>([&](auto q) { unrolled<kVectors>([&](auto v) { sums[q][v] = zero(); }); });
+    for (int i = kPer == 1 ? parity : 0; i < dim / kPer; i += kStep) {
+      unrolled<kParts>([&](auto half) {
+        constexpr int kPart = kPer == 1 ? 0 : 2 * half + parity;
+        Vf x[kQueries];
+        unrolled<kQueries>([&](auto q) { x[q] = broadcast(queries[q * query_stride + i * kPer + kPart]); });
+        unrolled<kVectors>([&](auto v) {
+          const Vf key = Reader::load_part(packed + 4 * (i * kPageTokens + v * kLanes), kPart);
+          unrolled<kQueries>([&](auto q) { sums[q][v] = fma(x[q], key, sums[q][v]); });
+        });
+      });
     }
-  }
-  for (int q = 0; q < kQueries; ++q)
-    for (int v = 0; v < kVectors; ++v) store(scores + q * score_stride + v * kLanes, sums[0][q][v] + sums[1][q][v]);
+    unrolled<kQueries>([&](auto q) {
+      unrolled<kVectors>([&](auto v) {
+        float *to = scores + q * score_stride + v * kLanes;
+        store(to, parity == 0 ? sums[q][v] : load(to) + sums[q][v]);
+      });
+    });
+  });
 }
 
 // Where a reader's vectors of a row of values lie: whole blocks of kPerDword vectors, whose lanes hold the values that
@@ -98,21 +100,13 @@ static inline int value_at(int position, int dim) {
   return first + within % kLanes * Reader::kPerDword + within / kLanes;
 }
 
-// kVectors vectors of a row from position d on, where kVectors is a multiple of kPerDword; or one, of which `width` values
-// exist.
+// Vector v of a row from position d on: of kVectors in whole blocks, or of one, of which `width` values exist.
 template <typename Reader, int kVectors>
-static inline void load_values(const uint8_t *row, int d, int width, Vf (&out)[kVectors]) {
+static inline Vf load_value(const uint8_t *row, int d, int v, int width) {
   constexpr int kPer = Reader::kPerDword;
-  if constexpr (kVectors % kPer == 0) {
-    for (int v = 0; v < kVectors; v += kPer) {
-      Vf block[kPer];
-      Reader::widen(load_dwords(row + (d + v * kLanes) * 4 / kPer), block);
-      for (int b = 0; b < kPer; ++b) out[v + b] = block[b];
-    }
-  } else {
-    static_assert(kVectors == 1, "parts of a block are read vector by vector");
-    out[0] = width < kLanes ? Reader::load_at(row, d, width) : Reader::load_at(row, d);
-  }
+  static_assert(kVectors % kPer == 0 || kVectors == 1, "parts of a block are read vector by vector");
+  if (kVectors % kPer != 0) return width < kLanes ? Reader::load_at(row, d, width) : Reader::load_at(row, d);
+  return Reader::load_part(row + (d + v / kPer * kPer * kLanes) * 4 / kPer, v % kPer);
 }
 
 // out[q][d] += p[q][j] v[j][d] over `count` rows in order, for kVectors vectors from position d on.
@@ -120,28 +114,29 @@ template <typename Reader, int kQueries, int kVectors>
 static inline void value_block(const float *weights, ptrdiff_t weight_stride, const uint8_t *values, int64_t row_bytes,
                                int count, int d, int width, float *out, ptrdiff_t out_stride) {
   Vf sums[kQueries][kVectors];
-  for (int q = 0; q < kQueries; ++q)
-    for (int v = 0; v < kVectors; ++v) sums[q][v] = load(out + q * out_stride + d + v * kLanes);
+  unrolled<kQueries>([&](auto q) {
+    unrolled<kVectors>([&](auto v) { sums[q][v] = load(out + q * out_stride + d + v * kLanes); });
+  });
   for (int j = 0; j < count; ++j) {
-    Vf value[kVectors];
-    load_values<Reader>(values + j * row_bytes, d, width, value);
-    for (int v = 0; v < kVectors; ++v) {
-      for (int q = 0; q < kQueries; ++q) {
-        sums[q][v] = fma(broadcast(weights[q * weight_stride + j]), value[v], sums[q][v]);
-      }
-    }
+    Vf p[kQueries];
+    unrolled<kQueries>([&](auto q) { p[q] = broadcast(weights[q * weight_stride + j]); });
+    unrolled<kVectors>([&](auto v) {
+      const Vf value = load_value<Reader, kVectors>(values + j * row_bytes, d, v, width);
+      unrolled<kQueries>([&](auto q) { sums[q][v] = fma(p[q], value, sums[q][v]); });
+    });
   }
-  for (int q = 0; q < kQueries; ++q)
-    for (int v = 0; v < kVectors; ++v) store(out + q * out_stride + d + v * kLanes, sums[q][v]);
+  unrolled<kQueries>([&](auto q) {
+    unrolled<kVectors>([&](auto v) { store(out + q * out_stride + d + v * kLanes, sums[q][v]); });
+  });
 }
 
 template <typename Reader, int kQueries>
-[[gnu::noinline]] static void score_queries(const float *queries, ptrdiff_t query_stride, const uint32_t *packed,
+[[gnu::noinline]] static void score_queries(const float *queries, ptrdiff_t query_stride, const uint8_t *packed,
                                             int count, int dim, float *scores, ptrdiff_t score_stride) {
   // At least eight sums, to hide the latency of fma.
-  constexpr int kVectors = kQueries == 1 ? 4 : 2;
+  constexpr int kVectors = std::min(kQueries == 1 ? 8 : 4, kPageTokens / kLanes);
   for (int j = 0; j < count; j += kVectors * kLanes) {
-    score_block<Reader, kQueries, kVectors>(queries, query_stride, packed + j, dim, scores + j, score_stride);
+    score_block<Reader, kQueries, kVectors>(queries, query_stride, packed + 4 * j, dim, scores + j, score_stride);
   }
 }
 
@@ -164,10 +159,10 @@ template <typename Reader, int kQueries>
 
 constexpr int kDirectQueries = 3;
 
-// scores [queries][score_stride] of `count` packed keys. Scores behind them are written up to the next multiple of
-// 4 * kLanes, which is no more than a page.
+// scores [queries][score_stride] of `count` packed keys, at the beginning of a page. Scores behind them are written up to the
+// page's end.
 template <typename Reader>
-static inline void score_run(const float *queries, ptrdiff_t query_stride, int query_count, const uint32_t *packed,
+static inline void score_run(const float *queries, ptrdiff_t query_stride, int query_count, const uint8_t *packed,
                              int count, int dim, float *scores, ptrdiff_t score_stride) {
   in_groups<kDirectQueries>(query_count, [&](auto n, int q) {
     score_queries<Reader, n>(queries + q * query_stride, query_stride, packed, count, dim, scores + q * score_stride,

@@ -32,10 +32,13 @@ struct AttentionTile {
   int32_t shared;        // columns that all rows see
   int32_t longest;       // most that a row sees
   int32_t widest;        // most columns that a row sees without its tail
+  int32_t columns;       // of the sequence
+  int32_t first_tail;    // first column in a tail, if there is one
   int32_t pieces;        // items for each KV head; above 1 their results wait in memory to be merged
   ptrdiff_t partials;    // where: states, segment by segment, of the first KV head
   int32_t counter;       // of the first KV head's items that are not done
 
+  bool has_tails() const { return first_tail < columns; }
   int segments() const { return (longest + kSegment - 1) / kSegment; }
 };
 
@@ -89,12 +92,16 @@ static inline void plan_tiles(const PlStep &step, int sequence, int group, Atten
   const int end = step.query_starts[sequence + 1];
   const int rows = std::max(1, kTileQueries / group);
   for (int t = step.query_starts[sequence]; t < end; t += rows) {
-    AttentionTile tile{sequence, t, std::min(end, t + rows), INT32_MAX, 0, 0, 1, 0, 0};
+    const int columns = step.contexts[sequence];
+    AttentionTile tile{sequence, t, std::min(end, t + rows), INT32_MAX, 0, 0, columns, columns, 1, 0, 0};
     for (int r = tile.row_begin; r < tile.row_end; ++r) {
       const AttentionRow &row = plan.rows[static_cast<size_t>(r)];
       tile.shared = std::min(tile.shared, row.seen);
       tile.widest = std::max(tile.widest, row.seen);
       tile.longest = std::max(tile.longest, row.count());
+      if (row.tail_begin < row.tail_end) {
+        tile.first_tail = std::min(tile.first_tail, plan.tails[static_cast<size_t>(row.tail_begin)]);
+      }
     }
     plan.queries = std::max(plan.queries, (tile.row_end - tile.row_begin) * group);
     plan.tiles.push_back(tile);

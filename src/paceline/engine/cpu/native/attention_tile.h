@@ -17,13 +17,13 @@ constexpr int kBlockQueries = 6, kBlockVectors = 2;
 
 // Packed keys [dim / kPerDword][kPageTokens] to float32 [dim][kPageTokens].
 template <typename Reader>
-[[gnu::noinline]] static void widen_keys(const uint32_t *packed, int count, int dim, float *out) {
+[[gnu::noinline]] static void widen_keys(const uint8_t *packed, int count, int dim, float *out) {
   constexpr int kPer = Reader::kPerDword;
   for (int i = 0; i < dim / kPer; ++i) {
     for (int j = 0; j < count; j += kLanes) {
-      Vf key[kPer];
-      Reader::widen(load_dwords(packed + i * kPageTokens + j), key);
-      for (int b = 0; b < kPer; ++b) store(out + (i * kPer + b) * kPageTokens + j, key[b]);
+      for (int part = 0; part < kPer; ++part) {
+        store(out + (i * kPer + part) * kPageTokens + j, Reader::load_part(packed + 4 * (i * kPageTokens + j), part));
+      }
     }
   }
 }
@@ -38,11 +38,9 @@ template <typename Reader>
     float *to = out + j * width;
     int d = 0;
     for (; d + kPer * kLanes <= dim; d += kPer * kLanes) {
-      Vf block[kPer];
-      load_values<Reader>(row, d, kLanes, block);
-      for (int b = 0; b < kPer; ++b) store(to + d + b * kLanes, block[b]);
+      for (int v = 0; v < kPer; ++v) store(to + d + v * kLanes, load_value<Reader, kPer>(row, d, v, kLanes));
     }
-    for (; d < dim; d += kLanes) store(to + d, dim - d < kLanes ? Reader::load_at(row, d, dim - d) : Reader::load_at(row, d));
+    for (; d < dim; d += kLanes) store(to + d, load_value<Reader, 1>(row, d, 0, dim - d));
   }
 }
 
@@ -76,7 +74,7 @@ static inline void score_tile_block(const float *queries, ptrdiff_t query_stride
 
 // scores [queries][score_stride] of `count` keys [dim][kPageTokens]; scores behind them are written up to the next multiple
 // of kBlockVectors * kLanes.
-static inline void score_tile(const float *queries, ptrdiff_t query_stride, int query_count, const float *keys, int count,
+[[gnu::noinline]] static void score_tile(const float *queries, ptrdiff_t query_stride, int query_count, const float *keys, int count,
                               int dim, float *scores, ptrdiff_t score_stride) {
   in_groups<kBlockQueries>(query_count, [&](auto n, int q) {
     for (int j = 0; j < count; j += kBlockVectors * kLanes) {
@@ -106,7 +104,7 @@ static inline void value_tile_block(const float *weights, ptrdiff_t weight_strid
 }
 
 // out [queries][out_stride] += weights [queries][weight_stride] times `count` rows of values [count][padded(dim)].
-static inline void value_tile(const float *weights, ptrdiff_t weight_stride, int query_count, const float *values,
+[[gnu::noinline]] static void value_tile(const float *weights, ptrdiff_t weight_stride, int query_count, const float *values,
                               int count, int dim, float *out, ptrdiff_t out_stride) {
   const int width = padded(dim);
   in_groups<kBlockQueries>(query_count, [&](auto n, int q) {

@@ -127,14 +127,14 @@ static inline void copy_slot(const PlModel &model, const Pages &pages, int64_t f
 // How attention reads a format. Values come divided by kUnit, and by the scale of the layer or of the row.
 //
 //   kPerDword      values in 32 bits
-//   widen          value i of each lane's 32 bits, as out[i]
+//   load_part      value `part` of each of kLanes times 32 bits; up to 3 bytes before p are read, too
 //   load_at        kLanes values of `row` from value d on, or the n that are left of it
 //   kQueryUnit     what queries are multiplied by, kScoreUnit what scores are multiplied by after that, and
 //   kWeightShift   softmax weights by 2 to this power, so that no product becomes subnormal
 struct ReadF32 {
   static constexpr int kPerDword = 1, kWeightShift = 0;
   static constexpr float kUnit = 1, kQueryUnit = 1, kScoreUnit = 1;
-  static void widen(Vd x, Vf (&out)[1]) { out[0] = as_floats(x); }
+  static Vf load_part(const uint8_t *p, int) { return as_floats(load_dwords(p)); }
   static Vf load_at(const uint8_t *row, int d) { return load(reinterpret_cast<const float *>(row) + d); }
   static Vf load_at(const uint8_t *row, int d, int n) { return load(reinterpret_cast<const float *>(row) + d, n); }
 };
@@ -142,7 +142,7 @@ struct ReadF32 {
 struct ReadBf16 {
   static constexpr int kPerDword = 2, kWeightShift = 0;
   static constexpr float kUnit = 1, kQueryUnit = 1, kScoreUnit = 1;
-  static void widen(Vd x, Vf (&out)[2]) { widen_bf16(x, out); }
+  static Vf load_part(const uint8_t *p, int part) { return load_bf16_part(p, part); }
   static Vf load_at(const uint8_t *row, int d) { return load_bf16(reinterpret_cast<const uint16_t *>(row) + d); }
   static Vf load_at(const uint8_t *row, int d, int n) {
     return load_bf16(reinterpret_cast<const uint16_t *>(row) + d, n);
@@ -152,7 +152,7 @@ struct ReadBf16 {
 struct ReadE4m3 {
   static constexpr int kPerDword = 4, kWeightShift = 100;
   static constexpr float kUnit = kE4m3Unit, kQueryUnit = 0x1p60f, kScoreUnit = kE4m3Unit / 0x1p60f;
-  static void widen(Vd x, Vf (&out)[4]) { widen_e4m3(x, out); }
+  static Vf load_part(const uint8_t *p, int part) { return load_e4m3_part(p, part); }
   static Vf load_at(const uint8_t *row, int d) { return load_e4m3(row + d); }
   static Vf load_at(const uint8_t *row, int d, int n) { return load_e4m3(row + d, n); }
 };

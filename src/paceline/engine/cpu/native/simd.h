@@ -13,12 +13,14 @@
 //   Vd                             a vector of kLanes times 32 bits that hold narrower values
 //   load_dwords, store_dwords      as for floats
 //   transpose                      of kLanes of them, in place
-//   as_floats, widen_bf16, widen_e4m3
-//                                  out[i] has what lies at byte or half i of every lane, widened as above
+//   as_floats                      its bits
+//   load_bf16_part, load_e4m3_part half or byte `part` of each of kLanes times 32 bits, widened as above. Shifts that loads
+//                                  can do are left to them, so up to 3 bytes before p are read, and do not matter
 #pragma once
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #if defined(PACELINE_SIMDE)
 #include "simde.h"
@@ -57,6 +59,15 @@ static inline Vf load_bf16(const uint16_t *p, int n) { return load_bf16(Padded<u
 static inline Vf load_f16(const uint16_t *p, int n) { return load_f16(Padded<uint16_t>(p, n).at); }
 static inline Vf load_e4m3(const uint8_t *p, int n) { return load_e4m3(Padded<uint8_t>(p, n).at); }
 #endif
+
+// Calls `run` with 0, ..., kCount - 1 as constants, so that vectors in an array indexed by them stay in registers.
+template <int kCount, typename Run>
+static inline void unrolled(const Run &run) {
+  if constexpr (kCount > 0) {
+    unrolled<kCount - 1>(run);
+    run(std::integral_constant<int, kCount - 1>());
+  }
+}
 
 static inline Vf &operator+=(Vf &a, Vf b) { return a = a + b; }
 

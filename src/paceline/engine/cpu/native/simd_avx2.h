@@ -64,7 +64,7 @@ static inline Vd load_dwords(const void *p) { return {_mm256_loadu_si256(static_
 static inline Vd load_dwords(const void *p, int n) {
   return {_mm256_maskload_epi32(static_cast<const int *>(p), first_lanes(n))};
 }
-static inline void store_dwords(uint32_t *p, Vd a) { _mm256_storeu_si256(reinterpret_cast<__m256i *>(p), a.v); }
+static inline void store_dwords(void *p, Vd a) { _mm256_storeu_si256(static_cast<__m256i *>(p), a.v); }
 
 static inline void transpose(Vd (&rows)[kLanes]) {
   __m256i pairs[8], quads[8];
@@ -86,19 +86,25 @@ static inline void transpose(Vd (&rows)[kLanes]) {
 
 static inline Vf as_floats(Vd x) { return {_mm256_castsi256_ps(x.v)}; }
 
-static inline void widen_bf16(Vd x, Vf (&out)[2]) {
-  out[0].v = _mm256_castsi256_ps(_mm256_slli_epi32(x.v, 16));
-  out[1].v = _mm256_castsi256_ps(_mm256_and_si256(x.v, _mm256_set1_epi32(static_cast<int32_t>(0xFFFF0000))));
+// The mask in every lane.
+struct alignas(32) Mask {
+  uint32_t lanes[8];
+  constexpr explicit Mask(uint32_t x) : lanes{x, x, x, x, x, x, x, x} {}
+};
+
+static constexpr Mask kBf16Mask{0xFFFF0000u}, kE4m3Mask{0x87F00000u};
+
+// x & mask, with the mask read from memory each time. Left to itself the compiler keeps it in a register, for which it moves
+// a sum of attention in and out of memory in every step.
+static inline Vf masked(__m256i x, const Mask &mask) {
+  __m256i out;
+  asm("vpand %2, %1, %0" : "=x"(out) : "x"(x), "m"(mask));
+  return {_mm256_castsi256_ps(out)};
 }
 
-static inline void widen_e4m3(Vd x, Vf (&out)[4]) {
-  const __m256i mask = _mm256_set1_epi16(static_cast<int16_t>(0x87F0));
-  const __m256i even = _mm256_and_si256(_mm256_srai_epi16(_mm256_slli_epi16(x.v, 8), 4), mask);
-  const __m256i odd = _mm256_and_si256(_mm256_srai_epi16(x.v, 4), mask);
-  Vf evens[2], odds[2];
-  widen_bf16(Vd{even}, evens);
-  widen_bf16(Vd{odd}, odds);
-  out[0] = evens[0], out[1] = odds[0], out[2] = evens[1], out[3] = odds[1];
+static inline Vf load_bf16_part(const uint8_t *p, int part) { return masked(load_dwords(p - 2 + 2 * part).v, kBf16Mask); }
+static inline Vf load_e4m3_part(const uint8_t *p, int part) {
+  return masked(_mm256_srai_epi32(load_dwords(p - 3 + part).v, 4), kE4m3Mask);
 }
 
 static inline Vf zero_where_less(Vf a, Vf b, Vf c) {

@@ -74,7 +74,7 @@ struct Vd {
 
 static inline Vd load_dwords(const void *p) { return {_mm512_loadu_si512(p)}; }
 static inline Vd load_dwords(const void *p, int n) { return {_mm512_maskz_loadu_epi32(first_lanes(n), p)}; }
-static inline void store_dwords(uint32_t *p, Vd a) { _mm512_storeu_si512(p, a.v); }
+static inline void store_dwords(void *p, Vd a) { _mm512_storeu_si512(p, a.v); }
 
 static inline void transpose(Vd (&rows)[kLanes]) {
   __m512i pairs[16], quads[16], octets[16];
@@ -105,19 +105,13 @@ static inline void transpose(Vd (&rows)[kLanes]) {
 
 static inline Vf as_floats(Vd x) { return {_mm512_castsi512_ps(x.v)}; }
 
-static inline void widen_bf16(Vd x, Vf (&out)[2]) {
-  out[0].v = _mm512_castsi512_ps(_mm512_slli_epi32(x.v, 16));
-  out[1].v = _mm512_castsi512_ps(_mm512_and_si512(x.v, _mm512_set1_epi32(static_cast<int32_t>(0xFFFF0000))));
+static inline Vf masked(__m512i x, uint32_t mask) {
+  return {_mm512_castsi512_ps(_mm512_and_si512(x, _mm512_set1_epi32(static_cast<int32_t>(mask))))};
 }
 
-static inline void widen_e4m3(Vd x, Vf (&out)[4]) {
-  const __m512i mask = _mm512_set1_epi16(static_cast<int16_t>(0x87F0));
-  const __m512i even = _mm512_and_si512(_mm512_srai_epi16(_mm512_slli_epi16(x.v, 8), 4), mask);
-  const __m512i odd = _mm512_and_si512(_mm512_srai_epi16(x.v, 4), mask);
-  Vf evens[2], odds[2];
-  widen_bf16(Vd{even}, evens);
-  widen_bf16(Vd{odd}, odds);
-  out[0] = evens[0], out[1] = odds[0], out[2] = evens[1], out[3] = odds[1];
+static inline Vf load_bf16_part(const uint8_t *p, int part) { return masked(load_dwords(p - 2 + 2 * part).v, 0xFFFF0000u); }
+static inline Vf load_e4m3_part(const uint8_t *p, int part) {
+  return masked(_mm512_srai_epi32(load_dwords(p - 3 + part).v, 4), 0x87F00000u);
 }
 
 static inline Vf zero_where_less(Vf a, Vf b, Vf c) {

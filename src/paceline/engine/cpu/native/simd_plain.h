@@ -105,7 +105,7 @@ static inline Vd load_dwords(const void *p, int n) {
   return a;
 }
 static inline Vd load_dwords(const void *p) { return load_dwords(p, kLanes); }
-static inline void store_dwords(uint32_t *p, Vd a) { std::memcpy(p, &a, sizeof a); }
+static inline void store_dwords(void *p, Vd a) { std::memcpy(p, &a, sizeof a); }
 
 static inline void transpose(Vd (&rows)[kLanes]) {
   uint32_t at[kLanes][kLanes], to[kLanes][kLanes];
@@ -117,27 +117,15 @@ static inline void transpose(Vd (&rows)[kLanes]) {
 
 static inline Vf as_floats(Vd x) { return {floats_of(x.low), floats_of(x.high)}; }
 
-static inline void widen_bf16(Vd x, Vf (&out)[2]) {
-  const int32_t mask = static_cast<int32_t>(0xFFFF0000);
-  out[0] = as_floats({x.low << 16, x.high << 16});
-  out[1] = as_floats({x.low & mask, x.high & mask});
+static inline Vf masked(Vd x, uint32_t mask) {
+  const int32_t bits = static_cast<int32_t>(mask);
+  return as_floats({x.low & bits, x.high & bits});
 }
 
-template <int kByte>
-static inline I4 widen_e4m3_byte(I4 x) {
-  const int32_t sign = static_cast<int32_t>(0x80000000), magnitude = 0x07F00000;
-  const I4 top = x << (24 - 8 * kByte);
-  return (top & sign) | ((top >> 4) & magnitude);
-}
-
-template <int kByte>
-static inline Vf widen_e4m3_byte(Vd x) {
-  return as_floats({widen_e4m3_byte<kByte>(x.low), widen_e4m3_byte<kByte>(x.high)});
-}
-
-static inline void widen_e4m3(Vd x, Vf (&out)[4]) {
-  out[0] = widen_e4m3_byte<0>(x), out[1] = widen_e4m3_byte<1>(x);
-  out[2] = widen_e4m3_byte<2>(x), out[3] = widen_e4m3_byte<3>(x);
+static inline Vf load_bf16_part(const uint8_t *p, int part) { return masked(load_dwords(p - 2 + 2 * part), 0xFFFF0000u); }
+static inline Vf load_e4m3_part(const uint8_t *p, int part) {
+  const Vd x = load_dwords(p - 3 + part);
+  return masked({x.low >> 4, x.high >> 4}, 0x87F00000u);
 }
 
 static inline Vf zero_where_less(Vf a, Vf b, Vf c) {
