@@ -23,8 +23,8 @@ from paceline.model.weights import open_weights
 class CpuEngine:
     """Implements `Engine` for dense models with grouped-query attention.
 
-    Where weights are integers, activations are rounded to 8 bits in groups of 32. A row's result depends neither on what
-    else is in its step, nor on threads, nor on how its prompt was cut: a request has one answer in every batch.
+    Where weights are integers, activations are rounded to 8 bits in groups of 32. A row's result depends neither on
+    what else is in its step, nor on threads, nor on how its prompt was cut: a request has one answer in every batch.
     """
 
     name = "cpu"
@@ -60,6 +60,11 @@ class CpuEngine:
     @cached_property
     def fingerprint(self) -> bytes:
         return fingerprint(self._files)
+
+    @property
+    def weight_bytes(self) -> int:
+        """What weights take in memory, from `load` on."""
+        return self._packed.nbytes
 
     def load(self, progress: Progress) -> None:
         stored = open_weights(self._files, self._config)
@@ -98,9 +103,14 @@ class CpuEngine:
     def _over(
         self, pages: Pages, layout: PageLayout, kv_dtype: KvDtype, scales: Sequence[float]
     ) -> NativeStep:
+        model = self._packed.model
+        return NativeStep(self._library, model, pages, layout, kv_dtype, scales, self._threads)
+
+    @property
+    def _packed(self) -> PackedModel:
         if self._model is None:
             raise RuntimeError("bind before load")
-        return NativeStep(self._library, self._model.model, pages, layout, kv_dtype, scales, self._threads)
+        return self._model
 
     def _calibrate(self) -> tuple[float, ...]:
         def run(step: Step, layout: PageLayout, pages: Pages) -> None:
