@@ -127,13 +127,7 @@ def main() -> None:
     console = Console(width=180)
     files = locate(str(pull(options.model, lambda done, total: None)))
     size = QUICK if options.quick else ALL if options.all else USUAL
-    sample = take(
-        Tokenizer.load(files),
-        size,
-        options.data,
-        options.text,
-        lambda path: console.print(f"{path} is not there, so it is left out"),
-    )
+    sample = take(Tokenizer.load(files), size, options.data, options.text, console.print)
     every = variants(options.engine, crossed=not options.quick)
     chosen = [variant for variant in every if options.only in f"{variant.name} {variant.kv}"]
     table = Table("", title=f"{files.name}. {sample}", show_lines=True)

@@ -58,12 +58,18 @@ class Sample:
     lambada: Task | None
     arc: Task | None
 
+    @property
+    def pages(self) -> int:
+        """Of each page group, for all that runs at a time."""
+        count, length = self.windows.shape
+        windows: int = min(count, BATCH) * length // PAGE_TOKENS
+        tasks = (task for task in (self.lambada, self.arc) if task)
+        return max([windows, *(pool_pages(task.prompts) for task in tasks)])
+
     def start(self, files: ModelFiles, variant: Variant) -> Engine:
-        """The engine of `variant`, with pages for all that runs at a time."""
+        """The engine of `variant`, with its pages."""
         engine = variant.open(files)
-        pages = min(len(self.windows), BATCH) * self.windows.shape[1] // PAGE_TOKENS
-        pages = max(pages, *(pool_pages(task.prompts) for task in (self.lambada, self.arc) if task))
-        count = pages * len(engine.layout.groups)
+        count = self.pages * len(engine.layout.groups)
         engine.bind(np.zeros((count, engine.layout.page_bytes), dtype=np.uint8))
         return engine
 
@@ -89,16 +95,16 @@ class Sample:
 
 
 def take(
-    tokenizer: Tokenizer, size: Size, data: Path, text: Path | None, missing: Callable[[Path], None]
+    tokenizer: Tokenizer, size: Size, data: Path, text: Path | None, warn: Callable[[str], None]
 ) -> Sample:
-    """A sample of `data`, a directory; of `text` instead of WikiText-2 if that is given. `missing` hears of each file
+    """A sample of `data`, a directory; of `text` instead of WikiText-2 if that is given. `warn` hears of each file
     that is not there: the repository's own prose stands in for the text, and nothing for a task.
 
     Exits when the text is too short.
     """
     text = text or data / "wikitext2_test.txt"
     if not text.is_file():
-        missing(text)
+        warn(f"{text} is not there: the repository's prose is predicted instead")
     found = text if text.is_file() else None
     windows = cut(tokenizer.encode(read_text(found)), size.length)
     windows = windows[spread(len(windows), size.windows)]
@@ -108,7 +114,7 @@ def take(
     def task(name: str, read: Callable[[Path], Sequence[Item]], most: int) -> Task | None:
         path = data / name
         if not path.is_file():
-            missing(path)
+            warn(f"{path} is not there: skipped")
             return None
         items = read(path)
         taken = [items[i] for i in spread(len(items), most)]
