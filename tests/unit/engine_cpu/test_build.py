@@ -206,6 +206,28 @@ def test_a_cache_that_cannot_be_written_is_named(source: Path, tmp_path: Path) -
         build.library("plain", source, cache=tmp_path / "file" / "cache")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["sse"], 2, "no such level: sse"),
+        (["plain"], 1, "no C++ compiler"),
+        ([], 1, "PACELINE_CPU_LEVEL=sse"),
+    ],
+)
+def test_the_command_says_what_is_wrong(
+    arguments: list[str], code: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PACELINE_CPU_LEVEL", "sse")
+    command = [sys.executable, "-m", "paceline.engine.cpu.build", *arguments]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout) == (code, "")
+    assert message in ran.stderr
+    assert len(ran.stderr.splitlines()) == 1
+
+
 # The interface
 
 

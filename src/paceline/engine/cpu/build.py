@@ -183,14 +183,18 @@ def _compile(compiler: Compiler, source: Path, flags: Sequence[str], target: Pat
 
 
 def _main(names: Sequence[str]) -> int:
-    chosen = [level for level in levels.LEVELS if level in names] if names else [levels.detect()]
     if unknown := set(names) - set(levels.LEVELS):
         sys.stderr.write(
             f"no such level: {', '.join(sorted(unknown))}; there are {', '.join(levels.LEVELS)}\n"
         )
         return 2
-    for level in chosen:
-        sys.stdout.write(f"{library(level)}\n")
+    try:
+        chosen = [level for level in levels.LEVELS if level in names] if names else [levels.detect()]
+        for level in chosen:
+            sys.stdout.write(f"{library(level)}\n")
+    except InvalidRequest as e:
+        sys.stderr.write(f"{e}\n")
+        return 1
     return 0
 
 
