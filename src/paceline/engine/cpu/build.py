@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +34,7 @@ NATIVE = Path(__file__).parent / "native"
 """The sources. They lie in the wheel as they are."""
 
 STEP = NATIVE / "step.cpp"
+"""It stands for all sources of the engine: they are compiled side by side, each on a core, and become one library."""
 
 # With contraction a compiler fuses a * b + c in one place and not in another, and a row depends on its batch.
 FLAGS = ("-O3", "-ffp-contract=off", "-fno-math-errno", "-std=c++17", "-fPIC", "-shared", "-pthread")
@@ -53,7 +55,7 @@ class Compiler:
 
 
 def library(level: Level, source: Path = STEP, flags: Sequence[str] = (), cache: Path | None = None) -> Path:
-    """The file of `source` compiled for `level`, which is made when it is not in `cache`.
+    """The file of `source`, or of all of `NATIVE` for `STEP`, compiled for `level`, which is made when it is not in `cache`.
 
     `flags` come behind those of the level. Without a compiler, a library of the same sources by any compiler will do.
     Any number of processes may ask at once.
@@ -118,11 +120,15 @@ def _how_to_install() -> str:
     return "install g++ or clang++"
 
 
+def _units(source: Path) -> list[Path]:
+    return sorted(NATIVE.glob("*.cpp")) if source == STEP else [source]
+
+
 def _inputs(source: Path, flags: Sequence[str]) -> Iterable[bytes]:
     """All that a library depends on, but for its compiler."""
     yield platform.machine().encode()
     yield from (flag.encode() for flag in flags)
-    for file in (source, *sorted(NATIVE.rglob("*.h"))):
+    for file in (*_units(source), *sorted(NATIVE.rglob("*.h"))):
         yield file.name.encode()
         yield file.read_bytes()
 
@@ -158,7 +164,7 @@ def _build(compiler: Compiler, source: Path, flags: Sequence[str], cache: Path, 
         # Beside its final place, so that the rename is atomic.
         with tempfile.TemporaryDirectory(dir=cache, prefix=".building-") as directory:
             made = Path(directory) / "library.so"
-            _compile(compiler, source, flags, made)
+            _compile(compiler, _units(source), flags, made)
             path = cache / f"{stem}-{_digest([made.read_bytes()])}.so"
             made.replace(path)
     except OSError as e:
@@ -169,8 +175,21 @@ def _build(compiler: Compiler, source: Path, flags: Sequence[str], cache: Path, 
     return path
 
 
-def _compile(compiler: Compiler, source: Path, flags: Sequence[str], target: Path) -> None:
-    command = [*compiler.command, *flags, f"-I{NATIVE}", str(source), "-o", str(target)]
+def _compile(compiler: Compiler, units: Sequence[Path], flags: Sequence[str], target: Path) -> None:
+    """`target`, beside which objects are left."""
+    command = [*compiler.command, *flags]
+    objects = [target.parent / f"{unit.stem}.o" for unit in units]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        commands = [
+            [*command, f"-I{NATIVE}", "-c", str(unit), "-o", str(made)]
+            for unit, made in zip(units, objects, strict=True)
+        ]
+        for _ in pool.map(lambda each: _run(compiler, each), commands):
+            pass
+    _run(compiler, [*command, *map(str, objects), "-o", str(target)])
+
+
+def _run(compiler: Compiler, command: Sequence[str]) -> None:
     answer = subprocess.run(command, stderr=subprocess.PIPE, text=True, errors="replace", check=False)
     if answer.returncode != 0:
         lines = answer.stderr.splitlines()
@@ -178,7 +197,7 @@ def _compile(compiler: Compiler, source: Path, flags: Sequence[str], target: Pat
         first = next((i for i, line in enumerate(lines) if "error" in line), 0)
         shown = "\n".join(lines[first : first + _SHOWN_LINES])
         raise InvalidRequest(
-            f"{compiler.version} cannot compile {source}:\n{shown}\nIt ran: {shlex.join(command)}"
+            f"{compiler.version} cannot compile the cpu engine:\n{shown}\nIt ran: {shlex.join(command)}"
         )
 
 

@@ -53,6 +53,8 @@ class NativeStep:
         self._pages = pages  # native code keeps their address
         self._logits: Float32 = np.empty((0, self._vocab), dtype=np.float32)
         self._engine = library.pl_open(ctypes.byref(model), threads)
+        if self._engine is None:
+            raise MemoryError(f"no memory for the cpu engine, or not {threads} threads")
         library.pl_bind(self._engine, _address(pages), len(pages), layout.page_bytes)
 
     def logits(self, step: Step) -> Float32:

@@ -93,12 +93,16 @@ struct PlStep {
   int32_t *drawn;               // [R] the tokens, -1 where logits hold no distribution; unused without `draws`
 };
 
+// What Python finds by name; everything else stays inside the library.
+#define PL_EXPORT __attribute__((visibility("default")))
+
 extern "C" {
 struct PlEngine;
 
-PlEngine *pl_open(const PlModel *model, int32_t threads);
+// Null when there is no memory or no thread for it.
+PL_EXPORT PlEngine *pl_open(const PlModel *model, int32_t threads);
 // `pages` is the pool: uint8 [count, page_bytes].
-void pl_bind(PlEngine *engine, uint8_t *pages, int64_t count, int64_t page_bytes);
-void pl_step(PlEngine *engine, const PlStep *step);
-void pl_close(PlEngine *engine);
+PL_EXPORT void pl_bind(PlEngine *engine, uint8_t *pages, int64_t count, int64_t page_bytes);
+PL_EXPORT void pl_step(PlEngine *engine, const PlStep *step);
+PL_EXPORT void pl_close(PlEngine *engine);
 }

@@ -15,7 +15,7 @@
 #include "formats.h"
 #include "inputs.h"
 #include "kv.h"
-#include "matmul.h"
+#include "linear.h"
 #include "program.h"
 #include "rope.h"
 #include "scratch.h"
@@ -229,7 +229,7 @@ class Engine {
     const int rows = step_.logits_count, begin = item * kHeadRows;
     const Activations input = normed_.view(factors(phase, rows, own));
     const int end = std::min(model_.vocab, begin + kHeadRows);
-    matmul(model_.head, begin, end, input, nullptr, rows, step_.logits + begin, model_.vocab);
+    linear(model_.head, begin, end, input, nullptr, rows, step_.logits + begin, model_.vocab);
   }
 
   void draw(int row) {
@@ -241,7 +241,7 @@ class Engine {
   // One group of a matrix's rows times `rows` rows of `input`.
   void multiply(const PlMatrix &matrix, int item, const Activations &input, const int32_t *map, int rows, float *out,
                 int stride) const {
-    matmul(matrix, item * kGroup, std::min(matrix.rows, (item + 1) * kGroup), input, map, rows, out, stride);
+    linear(matrix, item * kGroup, std::min(matrix.rows, (item + 1) * kGroup), input, map, rows, out, stride);
   }
 
   // The same, added to the residual stream, which is then prepared for whatever comes next.

@@ -1,7 +1,8 @@
-// The library: everything that Python calls.
+// The steps of an engine; its functions are those of abi.h.
+#include <exception>
+
 #include "abi.h"
 #include "engine.h"
-#include "pack.h"
 
 struct PlEngine {
   paceline::Engine engine;
@@ -9,7 +10,13 @@ struct PlEngine {
 
 extern "C" {
 
-PlEngine *pl_open(const PlModel *model, int32_t threads) { return new PlEngine{paceline::Engine(*model, threads)}; }
+PlEngine *pl_open(const PlModel *model, int32_t threads) {
+  try {
+    return new PlEngine{{*model, threads}};
+  } catch (const std::exception &) {  // no memory, or no thread
+    return nullptr;
+  }
+}
 
 void pl_bind(PlEngine *engine, uint8_t *pages, int64_t count, int64_t page_bytes) {
   engine->engine.bind(pages, count, page_bytes);

@@ -1,0 +1,2 @@
+// Packing of matrices; its functions are those of pack.h.
+#include "pack.h"
