@@ -2,7 +2,8 @@
 
     python -m bench.overhead [--quick] [--json FILE]
 
-Rows "greedy" have an engine that returns tokens, "penalties" one whose logits the host samples from.
+Rows "greedy" have an engine that returns tokens, "penalties" one whose logits the host samples from. Caches are "cold"
+when the engine reads as many bytes as the weights of a small model, which leave nothing of Python there.
 """
 
 import asyncio
@@ -28,14 +29,16 @@ PROMPT = 128
 GROUPS = (PageGroup((Plane(0, "kv", 6, 64, "bfloat16"),)),)
 TOKEN = 1000
 COUNTS = (1, 8, 32, 64)
+WEIGHTS = np.ones(96 << 20, dtype=np.uint8).view(np.uint64)
 
 
 class InstantEngine:
     """The part of an `Engine` that a thread uses: every row's token is `TOKEN`. `gaps` are nanoseconds of CPU from the
     end of a step to the begin of the next, where both decode `sequences` sequences."""
 
-    def __init__(self, sequences: int) -> None:
+    def __init__(self, sequences: int, *, cold: bool) -> None:
         self.gaps: list[int] = []
+        self._cold = cold
         self._sequences = sequences
         self._logits = np.zeros(VOCAB, dtype=np.float32)
         self._logits[TOKEN] = 1.0
@@ -46,6 +49,8 @@ class InstantEngine:
         decodes = len(step.tokens) == step.sequences == self._sequences
         if self._ended is not None and decodes:
             self.gaps.append(now - self._ended)
+        if self._cold:
+            WEIGHTS.sum()
         outcome: Outcome = [self._logits if sampling is None else TOKEN for sampling in samplings]
         self._ended = time.thread_time_ns() if decodes else None
         return outcome
@@ -69,9 +74,9 @@ def sequences(count: int, output: int, sampling: Sampling) -> list[Sequence]:
     ]
 
 
-async def gaps(count: int, output: int, sampling: Sampling) -> list[float]:
+async def gaps(count: int, output: int, sampling: Sampling, *, cold: bool) -> list[float]:
     """Microseconds of Python in each step that decodes `count` sequences."""
-    engine = InstantEngine(count)
+    engine = InstantEngine(count, cold=cold)
     pages = count * (pages_for(PROMPT + output) + 1)
     pool = PagePool(pages, PageTags(np.zeros(pages, dtype=np.uint64)))
     scheduler = Scheduler(pool, GROUPS, vocab=VOCAB, context=CONTEXT, limits=Limits())
@@ -95,12 +100,14 @@ async def gaps(count: int, output: int, sampling: Sampling) -> list[float]:
 def measure(*, quick: bool) -> list[Row]:
     rows = []
     for what, sampling, output in (
-        ("greedy", Sampling(max_tokens=1, temperature=0.0), 400),
+        ("greedy", Sampling(max_tokens=1, temperature=0.0), 100 if quick else 400),
         ("penalties", Sampling(max_tokens=1, temperature=0.0, frequency_penalty=0.1), 50),
     ):
         for count in COUNTS[:3] if quick else COUNTS:
-            values = asyncio.run(gaps(count, output, sampling))
-            rows.append(Row.of(what, {"sequences": count}, "python_per_step", values, "us"))
+            for caches in ("hot", "cold"):
+                values = asyncio.run(gaps(count, output, sampling, cold=caches == "cold"))
+                config: dict[str, str | int | float | bool] = {"sequences": count, "caches": caches}
+                rows.append(Row.of(what, config, "python_per_step", values, "us"))
     return rows
 
 

@@ -27,7 +27,12 @@ NO_TAG = 0
 
 
 class TagTracker(Protocol):
-    """Gives pages a new identity each time they change hands, and finds references to an old one."""
+    """Gives pages a new identity each time they change hands, and finds references to an old one.
+
+    `changes` is another number after every change: who knows that it is the same need not look again.
+    """
+
+    changes: int
 
     def change(self, page: int) -> None:
         """The page was allocated or freed: every tag recorded before is stale from now on."""
@@ -47,6 +52,7 @@ class PageTags:
 
     def __init__(self, tags: Tags) -> None:
         self._tags = tags
+        self.changes = 0
         self._next = (secrets.randbits(16) << 48) + 1
         for page in range(len(tags)):
             self.change(page)
@@ -54,6 +60,7 @@ class PageTags:
     def change(self, page: int) -> None:
         self._tags[page] = self._next
         self._next += 1
+        self.changes += 1
 
     def tag(self, page: int) -> int:
         return int(self._tags[page])
@@ -64,6 +71,8 @@ class PageTags:
 
 class NoTags:
     """The tracker of PACELINE_KV_INTEGRITY=off: every page bears tag 0 for ever."""
+
+    changes = 0
 
     def change(self, page: int) -> None: ...
 

@@ -25,6 +25,7 @@ from paceline.contracts.hashing import PAGE_TOKENS
 from paceline.contracts.messages import CachedTokens, TokenTree
 from paceline.engine import drafts
 from paceline.engine.allocator import Allocator
+from paceline.engine.decoding import Decoding
 from paceline.engine.demand import Demand
 from paceline.engine.layout import PageGroup
 from paceline.engine.pages import PagePool
@@ -75,6 +76,11 @@ class Scheduler:
         self._running: list[Sequence] = []  # in order of arrival
         self._filling: list[Sequence] = []
         self._tables = PageTables(len(groups))
+        self._no_moves = no_moves(len(groups))
+        self._spans = any(group.span is not None for group in groups)
+        self._decoding: Decoding | None = None  # what may become steady
+        self._steady: Decoding | None = None  # what goes on with the next step, if nothing happens until then
+        self._checked: tuple[Plan, int] | None = None
 
     # What others ask for, between steps.
 
@@ -83,6 +89,7 @@ class Scheduler:
         sequence.hash_full_pages()
         sequence.state = State.WAITING
         self._waiting.append(sequence)
+        self._steady = None
 
     def join(self, sequence: Sequence, first_token: int) -> None:
         """The pages of a FILLING sequence hold its whole prompt, and `first_token` follows it.
@@ -120,6 +127,7 @@ class Scheduler:
         usable = sequence.state is State.RUNNING and base <= len(sequence.tokens)
         if usable and drafts.well_formed(tree, self._vocab):
             sequence.drafts, sequence.draft_base = tree, base
+            self._steady = None
 
     @property
     def room(self) -> int:
@@ -148,7 +156,13 @@ class Scheduler:
     # The step.
 
     def schedule(self, now: float) -> Plan | None:
-        """The next step, or None when nothing can run or be admitted now."""
+        """The next step, or None when nothing can run or be admitted now.
+
+        Its arrays are good until the next call.
+        """
+        steady, self._steady = self._steady, None
+        if steady is not None and steady.advance():
+            return steady.plan
         entries: list[Entry] = []
         budget = self._limits.step_tokens
         for sequence in list(self._running):
@@ -182,13 +196,22 @@ class Scheduler:
                 budget -= rows
         if not entries and not filling:
             return None
-        return build_plan(entries, filling, self._tables)
+        plan = build_plan(entries, filling, self._tables)
+        # With spans pages are given back on the way.
+        alone = plan.decodes and not self._waiting and not self._spans
+        self._decoding = Decoding(plan) if alone and len(entries) == len(self._running) else None
+        return plan
 
     def check(self, plan: Plan) -> list[Failure]:
-        """Abort every sequence of the plan that refers to a page under an old tag. One comparison for the batch."""
+        """Abort every sequence of the plan that refers to a page under an old tag. One comparison for the batch, and
+        none for one that was compared already since a tag changed."""
+        state = plan, self.pool.tags.changes
+        if self._checked == state:
+            return []
         table = plan.step.page_table
         stale = self.pool.tags.stale(table, plan.tags)
         if not len(stale):
+            self._checked = state
             return []
         damaged = {int(i) for i in np.unravel_index(stale, table.shape)[1]}
         failures = []
@@ -213,7 +236,10 @@ class Scheduler:
                 self.abort(entry.sequence)
                 failures.append(Failure(entry.sequence, InternalError(f"no token can be sampled: {error}")))
             row += entry.wanted
-        pairs = np.array(moves).transpose(2, 0, 1) if moves else no_moves(len(self.allocator.groups))
+        if self._decoding is not None and plan is self._decoding.plan:
+            everybody = len(plan.entries) == len(advances) == len(self._running)
+            self._steady = self._decoding if everybody else None
+        pairs = np.array(moves).transpose(2, 0, 1) if moves else self._no_moves
         return StepResult(tuple(advances), plan.filling, tuple(failures), pairs)
 
     def fail(self, plan: Plan, error: InternalError) -> StepResult:
@@ -381,6 +407,7 @@ class Scheduler:
     # States.
 
     def _run(self, sequence: Sequence) -> None:
+        self._steady = None
         sequence.state = State.RUNNING
         place = len(self._running)
         while place > 0 and self._running[place - 1].arrival > sequence.arrival:
@@ -388,6 +415,7 @@ class Scheduler:
         self._running.insert(place, sequence)
 
     def _leave(self, sequence: Sequence) -> None:
+        self._steady = None
         lists = {State.WAITING: self._waiting, State.RUNNING: self._running, State.FILLING: self._filling}
         if sequence.state in lists:
             lists[sequence.state].remove(sequence)

@@ -10,9 +10,9 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeVar
 
+import msgspec
 import structlog
 
 from paceline.contracts.errors import InternalError
@@ -28,8 +28,7 @@ T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
+class Pace(msgspec.Struct, frozen=True):
     """Averages over recent steps, for beacons."""
 
     step_s: float = 0.0
