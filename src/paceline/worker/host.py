@@ -78,7 +78,6 @@ class EngineHost:
         )
         self.arena = Arena.create(pages, self.page_bytes)
         self._exits.callback(self.arena.close)
-        await loop.run_in_executor(starter, self.arena.populate)
         await loop.run_in_executor(starter, self._engine.bind, self.arena.pages)
         self._exits.callback(self._engine.close)
         tracker = PageTags(self.arena.tags) if self._settings.kv_integrity == "on" else NoTags()
@@ -97,6 +96,8 @@ class EngineHost:
         self._exits.push_async_callback(self.transport.close)
         await self.transport.start()
         self._started = True
+        # Beside the first requests: a gigabyte takes longer than all else that a small model needs to start.
+        starter.submit(self.arena.populate)
         log.info("engine_ready", model=self._name, pages=pages, seconds=round(time.monotonic() - began, 3))
 
     @property

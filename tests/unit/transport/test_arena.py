@@ -22,6 +22,16 @@ def test_a_new_arena_is_zero(arena: Arena) -> None:
     assert arena.pages.flags.c_contiguous
 
 
+def test_memory_is_taken_beside_those_who_use_it() -> None:
+    arena = Arena.create(pages=5, page_bytes=5 << 20)
+    arena.pages[2, 4096] = 7
+    assert os.fstat(arena.fd).st_blocks * 512 < arena.pages.nbytes
+    arena.populate()
+    assert os.fstat(arena.fd).st_blocks * 512 >= arena.pages.nbytes
+    assert arena.pages.sum() == arena.pages[2, 4096] == 7
+    arena.close()
+
+
 def test_a_mapping_shares_the_memory_both_ways(arena: Arena) -> None:
     mapping = Mapping.of(arena.fd)
     arena.pages[3] = 7
