@@ -41,13 +41,18 @@ inline Rows add_scaled(Rows sums, IntRows dots, const Scales<F> &scales, int hal
 // was unpacked costs more than it saves. Compilers take several times as long when tiles are not functions of their own.
 template <PlFormat F, int N>
 __attribute__((noinline)) void multiply_block(const uint8_t *block, PlFormat format, int groups,
-                                              const ActivationGroup *const *rows, Rows *out) {
-  Rows sums[N];
+                                              const ActivationGroup *const *rows, float *out) {
   const bool float16 = has_float16_scales(format);
   const int bytes = group_bytes(format);
-  const ActivationGroup *in[N];
-  for (int n = 0; n < N; n++) in[n] = rows[n], sums[n] = zero_rows();
+  const ActivationGroup *begin[N];
+  Rows sums[N];
+  PACELINE_UNROLL
+  for (int n = 0; n < N; n++) begin[n] = rows[n], sums[n] = zero_rows();
   for (int g = 0; g < groups; g++, block += bytes) {
+    prefetch<group_bytes(F)>(block + kAhead);
+    const ActivationGroup *in[N];
+    PACELINE_UNROLL
+    for (int n = 0; n < N; n++) in[n] = begin[n] + g;
     for (int half = 0; half < scales_per_group(F); half++) {
       const Scales<F> scales(block, float16, half);
       IntRows products[N];
@@ -55,9 +60,9 @@ __attribute__((noinline)) void multiply_block(const uint8_t *block, PlFormat for
       PACELINE_UNROLL
       for (int n = 0; n < N; n++) sums[n] = add_scaled(sums[n], products[n], scales, half, *in[n]);
     }
-    for (const ActivationGroup *&group : in) group++;
   }
-  for (int n = 0; n < N; n++) out[n] = sums[n];
+  PACELINE_UNROLL
+  for (int n = 0; n < N; n++) store_rows(out + n * kBlockRows, sums[n]);
 }
 
 // F is the format, or one that differs by the type of its scales alone.
@@ -71,9 +76,9 @@ void multiply_codes(const Product &product) {
       constexpr int N = size;
       const ActivationGroup *rows[N];
       for (int n = 0; n < N; n++) rows[n] = product.in.groups + ptrdiff_t{product.row_of(first + n)} * groups;
-      Rows sums[N];
+      float sums[N * kBlockRows];
       multiply_block<F, N>(block, format, groups, rows, sums);
-      for (int n = 0; n < N; n++) product.write(first + n, row, sums[n]);
+      for (int n = 0; n < N; n++) product.write(first + n, row, load_rows(sums + n * kBlockRows));
     });
   }
 }

@@ -11,8 +11,14 @@
 
 namespace paceline {
 
-// Tokens that one pass over a block of weights serves: their sums and a group of their activations stay in L1.
-constexpr int kChunk = 64;
+// Weights are asked for so many bytes before they are used: hardware alone leaves a fifth of the memory's speed unused.
+constexpr int kAhead = 40 * 64;
+
+// The number of bytes is a constant: a loop that ends when memory says so costs more than it saves.
+template <int kBytes>
+inline void prefetch(const uint8_t *from) {
+  for (int line = 0; line < kBytes; line += 64) __builtin_prefetch(from + line);
+}
 
 // The arguments of `matmul`.
 struct Product {
