@@ -15,7 +15,7 @@ class Decoding:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self._sequences = [entry.sequence for entry in plan.entries]
-        self._tokens = memoryview(plan.step.tokens)
+        self._tokens = plan.step.tokens.data
         # Rows of the page that is full first.
         self._left = min(-len(s.tokens) % PAGE_TOKENS for s in self._sequences)
 
