@@ -5,7 +5,6 @@ from unittest.mock import patch
 
 import numpy as np
 
-from paceline.engine.cpu import engine as cpu
 from paceline.engine.cpu.build import STEP
 from paceline.engine.cpu.engine import CpuEngine
 from paceline.engine.cpu.levels import Level
@@ -28,7 +27,7 @@ def start(
     """Over pages that hold NaN. What this machine lacks of a level is emulated, or the test skipped."""
     path = Path(build(STEP, level)._name)
     engine = CpuEngine(files, weights=weights, kv_dtype=kv_dtype, threads=threads)
-    with patch.object(cpu.build, "library", lambda _: path):
+    with patch("paceline.engine.cpu.build.library", lambda _: path):
         engine.load(lambda done, total: None)
     pages = np.full((PAGES, engine.layout.page_bytes), SPOILED, dtype=np.uint8)
     engine.bind(pages)
