@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 
 from bench import peers
-from bench.peers.cases import Cases
 from bench.loop import Loop, Turn
+from bench.peers.cases import Cases
 from bench.roofs import Roofs
 from bench.rows import Row, arguments, quantile, report
 from paceline.contracts.hashing import PAGE_TOKENS, pages_for

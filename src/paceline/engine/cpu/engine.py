@@ -1,6 +1,6 @@
 """`Engine` of one native call per step."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from paceline.contracts.messages import Sampling
@@ -16,8 +16,8 @@ from paceline.engine.scales import cache_scales
 from paceline.engine.step import Float32, Step
 from paceline.model.config import read_config
 from paceline.model.files import ModelFiles
-from paceline.model.fingerprint import fingerprint
-from paceline.model.weights import open_weights
+from paceline.model.fingerprint import fingerprint_of
+from paceline.model.weights import Stored, open_weights
 
 
 class CpuEngine:
@@ -59,7 +59,11 @@ class CpuEngine:
 
     @cached_property
     def fingerprint(self) -> bytes:
-        return fingerprint(self._files)
+        return fingerprint_of(self._config, self._stored)
+
+    @cached_property
+    def _stored(self) -> Mapping[str, Stored]:
+        return open_weights(self._files, self._config)
 
     @property
     def weight_bytes(self) -> int:
@@ -67,7 +71,7 @@ class CpuEngine:
         return self._packed.nbytes
 
     def load(self, progress: Progress) -> None:
-        stored = open_weights(self._files, self._config)
+        stored = self._stored
         check_model(self._config, stored, self._files.path)
         self._library = library.load(build.library(levels.detect()))
         self._model = pack_model(
