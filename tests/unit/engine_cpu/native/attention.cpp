@@ -21,21 +21,20 @@ EXPORT void exponentials(const float *x, float *y, int count) {
 // x: [kLanes]
 EXPORT float sum(const float *x) { return reduce_add(load(x)); }
 
-// `count` codes of a format, a multiple of 4 * kLanes, by both ways to widen them: vectors as they lie, and out of 32 bits.
-// Those of e4m3 times its unit. 3 bytes before them are read. kinds: 0 bfloat16, 1 float16, 2 e4m3
-EXPORT void widened(int kind, const uint8_t *codes, int count, float *out, float *of_parts) {
-  const Vf unit = broadcast(kind == 2 ? kE4m3Unit : 1.0f);
-  const int per = kind == 2 ? 4 : 2;
+// `count` codes of a format, a multiple of 4 * kLanes, by both ways to widen them: as they lie, and those that lie 4 bytes
+// apart. e4m3 times its unit. 3 bytes before the codes are read.
+EXPORT void widened(bool e4m3, const uint8_t *codes, int count, float *out, float *apart) {
+  const Vf unit = broadcast(e4m3 ? kE4m3Unit : 1.0f);
+  const int per = e4m3 ? 4 : 2;
   for (int i = 0; i < count; i += kLanes) {
-    const uint16_t *wide = reinterpret_cast<const uint16_t *>(codes) + i;
-    store(out + i, unit * (kind == 0 ? load_bf16(wide) : kind == 1 ? load_f16(wide) : load_e4m3(codes + i)));
+    store(out + i, unit * (e4m3 ? load_e4m3(codes + i) : load_bf16(reinterpret_cast<const uint16_t *>(codes) + i)));
   }
-  for (int i = 0; i < count && kind != 1; i += per * kLanes) {
+  for (int i = 0; i < count; i += per * kLanes) {
     for (int part = 0; part < per; ++part) {
-      const uint8_t *from = codes + i * 4 / per;
+      const uint8_t *first = codes + (i + part) * 4 / per;
       float lanes[kLanes];
-      store(lanes, unit * (kind == 0 ? load_bf16_part(from, part) : load_e4m3_part(from, part)));
-      for (int l = 0; l < kLanes; ++l) of_parts[i + l * per + part] = lanes[l];
+      store(lanes, unit * (e4m3 ? load_e4m3_apart(first) : load_bf16_apart(first)));
+      for (int l = 0; l < kLanes; ++l) apart[i + l * per + part] = lanes[l];
     }
   }
 }

@@ -20,6 +20,18 @@
 
 namespace paceline {
 
+// Memory that is read after what is read now. Kernels ask for a line of it in each of their loops: pages lie anywhere, which
+// is more than the processor foresees, and asking for a whole page at once would fill the queue of misses.
+struct Ahead {
+  const uint8_t *next = nullptr, *end = nullptr;
+
+  void ask() {
+    if (next >= end) return;
+    __builtin_prefetch(next);
+    next += 64;
+  }
+};
+
 static inline int padded(int dim) { return (dim + kLanes - 1) / kLanes * kLanes; }
 
 // Calls `run(std::integral_constant<int, n>, first)` for `count` queries in as few groups of at most kMost as there can be,
@@ -58,27 +70,30 @@ static inline void in_groups(int count, const Run &run) {
   }
 }
 
+// Bytes of packed keys before value d of the first one.
+template <typename Reader>
+static inline size_t packed_at(size_t d) {
+  return d / Reader::kPerDword * (4 * kPageTokens) + d % Reader::kPerDword * Reader::kBytes;
+}
+
 // scores[q][j] = query q . key j for kVectors * kLanes keys.
 //
 // queries: [kQueries][query_stride]
 // packed: uint32 [dim / kPerDword][kPageTokens], from the first of these keys on
 template <typename Reader, int kQueries, int kVectors>
 static inline void score_block(const float *queries, ptrdiff_t query_stride, const uint8_t *packed, int dim,
-                               float *scores, ptrdiff_t score_stride) {
-  // Where 32 bits hold one value, every second of them has the parity; where they hold more, every second part of each.
-  constexpr int kPer = Reader::kPerDword, kStep = kPer == 1 ? 2 : 1, kParts = kPer == 1 ? 1 : kPer / 2;
-  unrolled<2>([&](auto parity) {
+                               float *scores, ptrdiff_t score_stride, Ahead &ahead) {
+  for (size_t parity = 0; parity < 2; ++parity) {
     Vf sums[kQueries][kVectors];
     unrolled<kQueries>([&](auto q) { unrolled<kVectors>([&](auto v) { sums[q][v] = zero(); }); });
-    for (int i = kPer == 1 ? parity : 0; i < dim / kPer; i += kStep) {
-      unrolled<kParts>([&](auto half) {
-        constexpr int kPart = kPer == 1 ? 0 : 2 * half + parity;
-        Vf x[kQueries];
-        unrolled<kQueries>([&](auto q) { x[q] = broadcast(queries[q * query_stride + i * kPer + kPart]); });
-        unrolled<kVectors>([&](auto v) {
-          const Vf key = Reader::load_part(packed + 4 * (i * kPageTokens + v * kLanes), kPart);
-          unrolled<kQueries>([&](auto q) { sums[q][v] = fma(x[q], key, sums[q][v]); });
-        });
+    for (size_t d = parity; d < static_cast<size_t>(dim); d += 2) {
+      ahead.ask();
+      Vf x[kQueries];
+      unrolled<kQueries>([&](auto q) { x[q] = broadcast((queries + q * query_stride)[d]); });
+      const uint8_t *keys = packed + packed_at<Reader>(d);
+      unrolled<kVectors>([&](auto v) {
+        const Vf key = Reader::load_apart(keys + 4 * kLanes * v);
+        unrolled<kQueries>([&](auto q) { sums[q][v] = fma(x[q], key, sums[q][v]); });
       });
     }
     unrolled<kQueries>([&](auto q) {
@@ -87,11 +102,12 @@ static inline void score_block(const float *queries, ptrdiff_t query_stride, con
         store(to, parity == 0 ? sums[q][v] : load(to) + sums[q][v]);
       });
     });
-  });
+  }
 }
 
-// Where a reader's vectors of a row of values lie: whole blocks of kPerDword vectors, whose lanes hold the values that
-// share 32 bits, then vectors as they lie in the row. Gives the value at a position of a state or of a widened row.
+// Where vectors of a row of values lie. Whole blocks of 4 * kLanes bytes become kPerDword vectors, each of values that lie 4
+// bytes apart; what is left of a row becomes vectors as it lies there. Gives the value at a position of a state or of a widened
+// row.
 template <typename Reader>
 static inline int value_at(int position, int dim) {
   constexpr int kBlock = Reader::kPerDword * kLanes;
@@ -100,83 +116,102 @@ static inline int value_at(int position, int dim) {
   return first + within % kLanes * Reader::kPerDword + within / kLanes;
 }
 
-// Vector v of a row from position d on: of kVectors in whole blocks, or of one, of which `width` values exist.
-template <typename Reader, int kVectors>
-static inline Vf load_value(const uint8_t *row, int d, int v, int width) {
-  constexpr int kPer = Reader::kPerDword;
-  static_assert(kVectors % kPer == 0 || kVectors == 1, "parts of a block are read vector by vector");
-  if (kVectors % kPer != 0) return width < kLanes ? Reader::load_at(row, d, width) : Reader::load_at(row, d);
-  return Reader::load_part(row + (d + v / kPer * kPer * kLanes) * 4 / kPer, v % kPer);
+// out[d] = value d of a state, times factor.
+template <typename Reader>
+static void finish_values(const float *values, int dim, float factor, float *out) {
+  for (int p = 0; p < dim; ++p) out[value_at<Reader>(p, dim)] = values[p] * factor;
 }
 
-// out[q][d] += p[q][j] v[j][d] over `count` rows in order, for kVectors vectors from position d on.
-template <typename Reader, int kQueries, int kVectors>
+// The positions of a row that lie in whole blocks.
+template <typename Reader>
+static inline int in_blocks(int dim) {
+  constexpr int kBlock = Reader::kPerDword * kLanes;
+  return dim / kBlock * kBlock;
+}
+
+// out[q][d] += p[q][j] v[j][d] over `count` rows in order, for kVectors vectors from position d on; `load` reads one of a row.
+template <int kQueries, int kVectors, typename Load>
 static inline void value_block(const float *weights, ptrdiff_t weight_stride, const uint8_t *values, int64_t row_bytes,
-                               int count, int d, int width, float *out, ptrdiff_t out_stride) {
+                               int count, float *out, ptrdiff_t out_stride, Ahead &ahead, const Load &load_value) {
   Vf sums[kQueries][kVectors];
   unrolled<kQueries>([&](auto q) {
-    unrolled<kVectors>([&](auto v) { sums[q][v] = load(out + q * out_stride + d + v * kLanes); });
+    unrolled<kVectors>([&](auto v) { sums[q][v] = load(out + q * out_stride + v * kLanes); });
   });
   for (int j = 0; j < count; ++j) {
+    ahead.ask();
     Vf p[kQueries];
-    unrolled<kQueries>([&](auto q) { p[q] = broadcast(weights[q * weight_stride + j]); });
+    unrolled<kQueries>([&](auto q) { p[q] = broadcast((weights + q * weight_stride)[j]); });
     unrolled<kVectors>([&](auto v) {
-      const Vf value = load_value<Reader, kVectors>(values + j * row_bytes, d, v, width);
+      const Vf value = load_value(values + j * row_bytes, v);
       unrolled<kQueries>([&](auto q) { sums[q][v] = fma(p[q], value, sums[q][v]); });
     });
   }
   unrolled<kQueries>([&](auto q) {
-    unrolled<kVectors>([&](auto v) { store(out + q * out_stride + d + v * kLanes, sums[q][v]); });
+    unrolled<kVectors>([&](auto v) { store(out + q * out_stride + v * kLanes, sums[q][v]); });
   });
 }
 
+// Vectors of keys or values for each number of queries: at least eight sums, to hide the latency of fma, and no more than
+// 16 registers hold beside the queries' numbers and a vector.
+template <int kQueries>
+constexpr int kVectorsFor = kQueries == 1 ? 8 : kQueries < 4 ? 4 : 2;
+
 template <typename Reader, int kQueries>
 [[gnu::noinline]] static void score_queries(const float *queries, ptrdiff_t query_stride, const uint8_t *packed,
-                                            int count, int dim, float *scores, ptrdiff_t score_stride) {
-  // At least eight sums, to hide the latency of fma.
-  constexpr int kVectors = std::min(kQueries == 1 ? 8 : 4, kPageTokens / kLanes);
+                                            int count, int dim, float *scores, ptrdiff_t score_stride, Ahead ahead) {
+  constexpr int kVectors = std::min(kVectorsFor<kQueries>, kPageTokens / kLanes);
   for (int j = 0; j < count; j += kVectors * kLanes) {
-    score_block<Reader, kQueries, kVectors>(queries, query_stride, packed + 4 * j, dim, scores + j, score_stride);
+    score_block<Reader, kQueries, kVectors>(queries, query_stride, packed + 4 * j, dim, scores + j, score_stride, ahead);
   }
 }
 
 template <typename Reader, int kQueries>
 [[gnu::noinline]] static void value_queries(const float *weights, ptrdiff_t weight_stride, const uint8_t *values,
-                                            int64_t row_bytes, int count, int dim, float *out, ptrdiff_t out_stride) {
-  constexpr int kPer = Reader::kPerDword, kVectors = kQueries == 1 ? 8 : 4;
+                                            int64_t row_bytes, int count, int dim, float *out, ptrdiff_t out_stride,
+                                            Ahead ahead) {
+  constexpr int kPer = Reader::kPerDword, kVectors = kVectorsFor<kQueries>;
+  const int blocks = in_blocks<Reader>(dim);
+  const auto apart = [](int vector) { return (vector / kPer * kPer * kLanes + vector % kPer) * Reader::kBytes; };
   int d = 0;
-  for (; d + kVectors * kLanes <= dim; d += kVectors * kLanes) {
-    value_block<Reader, kQueries, kVectors>(weights, weight_stride, values, row_bytes, count, d, kLanes, out,
-                                            out_stride);
+  for (; d + kVectors * kLanes <= blocks; d += kVectors * kLanes) {
+    int at[kVectors];
+    unrolled<kVectors>([&](auto v) { at[v] = apart(d / kLanes + v); });
+    value_block<kQueries, kVectors>(weights, weight_stride, values, row_bytes, count, out + d, out_stride, ahead,
+                                    [&](const uint8_t *row, auto v) { return Reader::load_apart(row + at[v]); });
   }
-  for (; d + kPer * kLanes <= dim; d += kPer * kLanes) {
-    value_block<Reader, kQueries, kPer>(weights, weight_stride, values, row_bytes, count, d, kLanes, out, out_stride);
+  for (; d < blocks; d += kLanes) {
+    const int at = apart(d / kLanes);
+    value_block<kQueries, 1>(weights, weight_stride, values, row_bytes, count, out + d, out_stride, ahead,
+                             [&](const uint8_t *row, auto) { return Reader::load_apart(row + at); });
   }
   for (; d < dim; d += kLanes) {
-    value_block<Reader, kQueries, 1>(weights, weight_stride, values, row_bytes, count, d, dim - d, out, out_stride);
+    value_block<kQueries, 1>(
+        weights, weight_stride, values, row_bytes, count, out + d, out_stride, ahead, [&](const uint8_t *row, auto) {
+          return dim - d < kLanes ? Reader::load_at(row, d, dim - d) : Reader::load_at(row, d);
+        });
   }
 }
 
-constexpr int kDirectQueries = 3;
+constexpr int kDirectQueries = 4;
 
 // scores [queries][score_stride] of `count` packed keys, at the beginning of a page. Scores behind them are written up to the
 // page's end.
 template <typename Reader>
 static inline void score_run(const float *queries, ptrdiff_t query_stride, int query_count, const uint8_t *packed,
-                             int count, int dim, float *scores, ptrdiff_t score_stride) {
+                             int count, int dim, float *scores, ptrdiff_t score_stride, Ahead ahead) {
   in_groups<kDirectQueries>(query_count, [&](auto n, int q) {
     score_queries<Reader, n>(queries + q * query_stride, query_stride, packed, count, dim, scores + q * score_stride,
-                             score_stride);
+                             score_stride, q == 0 ? ahead : Ahead{});
   });
 }
 
 // out [queries][out_stride] += weights [queries][weight_stride] times `count` rows of values.
 template <typename Reader>
 static inline void value_run(const float *weights, ptrdiff_t weight_stride, int query_count, const uint8_t *values,
-                             int64_t row_bytes, int count, int dim, float *out, ptrdiff_t out_stride) {
+                             int64_t row_bytes, int count, int dim, float *out, ptrdiff_t out_stride, Ahead ahead) {
   in_groups<kDirectQueries>(query_count, [&](auto n, int q) {
     value_queries<Reader, n>(weights + q * weight_stride, weight_stride, values, row_bytes, count, dim,
-                             out + q * out_stride, out_stride);
+                             out + q * out_stride, out_stride, q == 0 ? ahead : Ahead{});
   });
 }
 

@@ -16,19 +16,19 @@ namespace paceline {
 struct AttentionKernels {
   int per_dword;
   float unit, query_unit;  // see the readers in kv.h
-  int (*value_at)(int position, int dim);
+  void (*finish)(const float *values, int dim, float factor, float *out);
   void (*softmax)(float *scores, int count, AttentionState state);
   void (*score_run)(const float *queries, ptrdiff_t query_stride, int query_count, const uint8_t *packed, int count,
-                    int dim, float *scores, ptrdiff_t score_stride);
+                    int dim, float *scores, ptrdiff_t score_stride, Ahead ahead);
   void (*value_run)(const float *weights, ptrdiff_t weight_stride, int query_count, const uint8_t *values,
-                    int64_t row_bytes, int count, int dim, float *out, ptrdiff_t out_stride);
+                    int64_t row_bytes, int count, int dim, float *out, ptrdiff_t out_stride, Ahead ahead);
   void (*widen_keys)(const uint8_t *packed, int count, int dim, float *out);
   void (*widen_values)(const uint8_t *values, int64_t row_bytes, int count, int dim, float *out);
 };
 
 template <typename Reader>
 constexpr AttentionKernels kKernelsOf = {
-    Reader::kPerDword, Reader::kUnit,     Reader::kQueryUnit, value_at<Reader>,     softmax_segment<Reader>,
+    Reader::kPerDword, Reader::kUnit,     Reader::kQueryUnit, finish_values<Reader>, softmax_segment<Reader>,
     score_run<Reader>, value_run<Reader>, widen_keys<Reader>, widen_values<Reader>,
 };
 

@@ -11,7 +11,7 @@
 namespace paceline {
 
 // What a query found in some segments. In memory: the highest score, the sum of exp(score - highest), and from the next
-// vector on the values times these, float32 [width], where width is a multiple of kLanes.
+// vector on the values times these, float32 [width], where width is a multiple of kLanes. Scores count powers of two here.
 struct AttentionState {
   float *data;
 
@@ -30,7 +30,7 @@ struct AttentionState {
   void merge(AttentionState next, int width) const {
     if (next.sum() == 0) return;  // the row sees nothing there
     const float most = std::fmax(highest(), next.highest());
-    const float mine = std::exp(highest() - most), other = std::exp(next.highest() - most);
+    const float mine = std::exp2(highest() - most), other = std::exp2(next.highest() - most);
     highest() = most;
     sum() = sum() * mine + next.sum() * other;
     for (int d = 0; d < width; d += kLanes) {
@@ -39,10 +39,9 @@ struct AttentionState {
   }
 };
 
-// 2^(x + kShift) for x <= 0, relative error below 1.5e-7 where the result is more than 2^(kShift - 120). Never 0.
+// 2^(x + kShift) for x <= 0, relative error below 2e-7, never 0.
 //
-// As `exp`, with what attention does not need left out: x is no larger than 0, and its error may grow with -x, since what
-// such a weight adds to a sum shrinks with it.
+// As `exp`, without what attention does not need: x is hardly larger than 0.
 template <int kShift>
 static inline Vf power_of_two(Vf x) {
   // Added to a number of this size, others are rounded to integers, which the low bits of the sum then hold.
@@ -67,15 +66,15 @@ static inline void softmax_segment(float *scores, int count, AttentionState stat
   Vf most = broadcast(-std::numeric_limits<float>::infinity());
   store(scores + count, most);
   for (int j = 0; j < count; j += kLanes) most = max(most, load(scores + j));
-  const float highest = reduce_max(most);
   const Vf unit = broadcast(Reader::kScoreUnit * 1.44269504f);
+  state.highest() = reduce_max(most) * (Reader::kScoreUnit * 1.44269504f);
+  const Vf highest = broadcast(-state.highest());
   Vf sum = zero();
   for (int j = 0; j < count; j += kLanes) {
-    const Vf weight = power_of_two<Reader::kWeightShift>((load(scores + j) - broadcast(highest)) * unit);
+    const Vf weight = power_of_two<Reader::kWeightShift>(fma(load(scores + j), unit, highest));
     store(scores + j, weight);
     sum += weight;
   }
-  state.highest() = highest * Reader::kScoreUnit;
   state.sum() = reduce_add(sum);
 }
 

@@ -15,15 +15,12 @@ namespace paceline {
 // Query and vector counts of the blocks below: 12 sums, 2 vectors and a broadcast fit 16 registers.
 constexpr int kBlockQueries = 6, kBlockVectors = 2;
 
-// Packed keys [dim / kPerDword][kPageTokens] to float32 [dim][kPageTokens].
+// Packed keys to float32 [dim][kPageTokens].
 template <typename Reader>
 [[gnu::noinline]] static void widen_keys(const uint8_t *packed, int count, int dim, float *out) {
-  constexpr int kPer = Reader::kPerDword;
-  for (int i = 0; i < dim / kPer; ++i) {
+  for (size_t d = 0; d < static_cast<size_t>(dim); ++d) {
     for (int j = 0; j < count; j += kLanes) {
-      for (int part = 0; part < kPer; ++part) {
-        store(out + (i * kPer + part) * kPageTokens + j, Reader::load_part(packed + 4 * (i * kPageTokens + j), part));
-      }
+      store(out + d * kPageTokens + j, Reader::load_apart(packed + packed_at<Reader>(d) + 4 * j));
     }
   }
 }
@@ -32,15 +29,17 @@ template <typename Reader>
 template <typename Reader>
 [[gnu::noinline]] static void widen_values(const uint8_t *values, int64_t row_bytes, int count, int dim, float *out) {
   constexpr int kPer = Reader::kPerDword;
-  const int width = padded(dim);
+  const int width = padded(dim), blocks = in_blocks<Reader>(dim);
   for (int j = 0; j < count; ++j) {
     const uint8_t *row = values + j * row_bytes;
     float *to = out + j * width;
     int d = 0;
-    for (; d + kPer * kLanes <= dim; d += kPer * kLanes) {
-      for (int v = 0; v < kPer; ++v) store(to + d + v * kLanes, load_value<Reader, kPer>(row, d, v, kLanes));
+    for (; d < blocks; d += kPer * kLanes) {
+      unrolled<kPer>([&](auto v) { store(to + d + v * kLanes, Reader::load_apart(row + (d + v) * Reader::kBytes)); });
     }
-    for (; d < dim; d += kLanes) store(to + d, load_value<Reader, 1>(row, d, 0, dim - d));
+    for (; d < dim; d += kLanes) {
+      store(to + d, dim - d < kLanes ? Reader::load_at(row, d, dim - d) : Reader::load_at(row, d));
+    }
   }
 }
 

@@ -126,23 +126,24 @@ static inline void copy_slot(const PlModel &model, const Pages &pages, int64_t f
 
 // How attention reads a format. Values come divided by kUnit, and by the scale of the layer or of the row.
 //
+//   kBytes         of a value
 //   kPerDword      values in 32 bits
-//   load_part      value `part` of each of kLanes times 32 bits; up to 3 bytes before p are read, too
+//   load_apart     values that lie 4 bytes apart from p on; up to 3 bytes before it are read, too
 //   load_at        kLanes values of `row` from value d on, or the n that are left of it
 //   kQueryUnit     what queries are multiplied by, kScoreUnit what scores are multiplied by after that, and
 //   kWeightShift   softmax weights by 2 to this power, so that no product becomes subnormal
 struct ReadF32 {
-  static constexpr int kPerDword = 1, kWeightShift = 0;
+  static constexpr int kBytes = 4, kPerDword = 1, kWeightShift = 0;
   static constexpr float kUnit = 1, kQueryUnit = 1, kScoreUnit = 1;
-  static Vf load_part(const uint8_t *p, int) { return as_floats(load_dwords(p)); }
+  static Vf load_apart(const uint8_t *p) { return as_floats(load_dwords(p)); }
   static Vf load_at(const uint8_t *row, int d) { return load(reinterpret_cast<const float *>(row) + d); }
   static Vf load_at(const uint8_t *row, int d, int n) { return load(reinterpret_cast<const float *>(row) + d, n); }
 };
 
 struct ReadBf16 {
-  static constexpr int kPerDword = 2, kWeightShift = 0;
+  static constexpr int kBytes = 2, kPerDword = 2, kWeightShift = 0;
   static constexpr float kUnit = 1, kQueryUnit = 1, kScoreUnit = 1;
-  static Vf load_part(const uint8_t *p, int part) { return load_bf16_part(p, part); }
+  static Vf load_apart(const uint8_t *p) { return load_bf16_apart(p); }
   static Vf load_at(const uint8_t *row, int d) { return load_bf16(reinterpret_cast<const uint16_t *>(row) + d); }
   static Vf load_at(const uint8_t *row, int d, int n) {
     return load_bf16(reinterpret_cast<const uint16_t *>(row) + d, n);
@@ -150,9 +151,9 @@ struct ReadBf16 {
 };
 
 struct ReadE4m3 {
-  static constexpr int kPerDword = 4, kWeightShift = 100;
+  static constexpr int kBytes = 1, kPerDword = 4, kWeightShift = 100;
   static constexpr float kUnit = kE4m3Unit, kQueryUnit = 0x1p60f, kScoreUnit = kE4m3Unit / 0x1p60f;
-  static Vf load_part(const uint8_t *p, int part) { return load_e4m3_part(p, part); }
+  static Vf load_apart(const uint8_t *p) { return load_e4m3_apart(p); }
   static Vf load_at(const uint8_t *row, int d) { return load_e4m3(row + d); }
   static Vf load_at(const uint8_t *row, int d, int n) { return load_e4m3(row + d, n); }
 };

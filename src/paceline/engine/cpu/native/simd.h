@@ -8,14 +8,15 @@
 //   + - *, fma(a, b, c)            a * b + c, rounded once where the level has it, everywhere the same within a level
 //   max, min                       the second operand where one is NaN
 //   reduce_add                     lanes l and l + kLanes / 2 first, then those sums by halves again, down to one
-//   load_bf16, load_f16, load_e4m3 widened; e4m3 comes divided by kE4m3Unit, and its NaN as 480 / kE4m3Unit
+//   load_bf16, load_e4m3           widened; e4m3 comes divided by kE4m3Unit, and its NaN as 480 / kE4m3Unit
 //   exp                            relative error below 2e-7; 0 below -87.3, exp(88) above 88, NaN for NaN
 //   Vd                             a vector of kLanes times 32 bits that hold narrower values
 //   load_dwords, store_dwords      as for floats
 //   transpose                      of kLanes of them, in place
 //   as_floats                      its bits
-//   load_bf16_part, load_e4m3_part half or byte `part` of each of kLanes times 32 bits, widened as above. Shifts that loads
-//                                  can do are left to them, so up to 3 bytes before p are read, and do not matter
+//   load_bf16_apart, load_e4m3_apart
+//                                  values that lie 4 bytes apart from p on, widened as above. Shifts that loads can do are
+//                                  left to them: up to 3 bytes before p are read, and do not matter
 #pragma once
 
 #include <cstdint>
@@ -56,7 +57,6 @@ struct Padded {
 };
 
 static inline Vf load_bf16(const uint16_t *p, int n) { return load_bf16(Padded<uint16_t>(p, n).at); }
-static inline Vf load_f16(const uint16_t *p, int n) { return load_f16(Padded<uint16_t>(p, n).at); }
 static inline Vf load_e4m3(const uint8_t *p, int n) { return load_e4m3(Padded<uint8_t>(p, n).at); }
 #endif
 

@@ -46,10 +46,6 @@ static inline Vf load_bf16(const uint16_t *p) {
   return widen_bf16(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p)));
 }
 
-static inline Vf load_f16(const uint16_t *p) {
-  return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p)))};
-}
-
 static inline Vf load_e4m3(const uint8_t *p) {
   const __m256i wide = _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(p)));
   const __m256i mask = _mm256_set1_epi32(static_cast<int32_t>(0x87F00000));
@@ -102,9 +98,9 @@ static inline Vf masked(__m256i x, const Mask &mask) {
   return {_mm256_castsi256_ps(out)};
 }
 
-static inline Vf load_bf16_part(const uint8_t *p, int part) { return masked(load_dwords(p - 2 + 2 * part).v, kBf16Mask); }
-static inline Vf load_e4m3_part(const uint8_t *p, int part) {
-  return masked(_mm256_srai_epi32(load_dwords(p - 3 + part).v, 4), kE4m3Mask);
+static inline Vf load_bf16_apart(const uint8_t *p) { return masked(load_dwords(p - 2).v, kBf16Mask); }
+static inline Vf load_e4m3_apart(const uint8_t *p) {
+  return masked(_mm256_srai_epi32(load_dwords(p - 3).v, 4), kE4m3Mask);
 }
 
 static inline Vf zero_where_less(Vf a, Vf b, Vf c) {

@@ -52,13 +52,6 @@ static inline Vf load_bf16(const uint16_t *p, int n) {
   return widen_bf16(_mm256_maskz_loadu_epi16(first_lanes(n), p));
 }
 
-static inline Vf load_f16(const uint16_t *p) {
-  return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(p)))};
-}
-static inline Vf load_f16(const uint16_t *p, int n) {
-  return {_mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first_lanes(n), p))};
-}
-
 static inline Vf widen_e4m3(__m128i x) {
   const __m512i mask = _mm512_set1_epi32(static_cast<int32_t>(0x87F00000));
   return {_mm512_castsi512_ps(_mm512_and_si512(_mm512_slli_epi32(_mm512_cvtepi8_epi32(x), 20), mask))};
@@ -109,9 +102,9 @@ static inline Vf masked(__m512i x, uint32_t mask) {
   return {_mm512_castsi512_ps(_mm512_and_si512(x, _mm512_set1_epi32(static_cast<int32_t>(mask))))};
 }
 
-static inline Vf load_bf16_part(const uint8_t *p, int part) { return masked(load_dwords(p - 2 + 2 * part).v, 0xFFFF0000u); }
-static inline Vf load_e4m3_part(const uint8_t *p, int part) {
-  return masked(_mm512_srai_epi32(load_dwords(p - 3 + part).v, 4), 0x87F00000u);
+static inline Vf load_bf16_apart(const uint8_t *p) { return masked(load_dwords(p - 2).v, 0xFFFF0000u); }
+static inline Vf load_e4m3_apart(const uint8_t *p) {
+  return masked(_mm512_srai_epi32(load_dwords(p - 3).v, 4), 0x87F00000u);
 }
 
 static inline Vf zero_where_less(Vf a, Vf b, Vf c) {

@@ -57,25 +57,6 @@ static inline Vf load_bf16(const uint16_t *p) {
   return a;
 }
 
-static inline Vf load_f16(const uint16_t *p) {
-  uint32_t bits[kLanes];
-  for (int i = 0; i < kLanes; ++i) {
-    const uint32_t magnitude = p[i] & 0x7FFFu;
-    // As float32, the shifted bits are 2^-112 of the value, whose product is exact below the smallest normal, too.
-    const uint32_t shifted = magnitude << 13;
-    float value;
-    std::memcpy(&value, &shifted, sizeof value);
-    value *= 0x1p112f;
-    uint32_t wide;
-    std::memcpy(&wide, &value, sizeof wide);
-    const uint32_t infinite = magnitude >= 0x7C00u ? 0x7F800000u : 0u;
-    bits[i] = wide | infinite | (p[i] & 0x8000u) << 16;
-  }
-  Vf a;
-  std::memcpy(&a, bits, sizeof a);
-  return a;
-}
-
 static inline Vf load_e4m3(const uint8_t *p) {
   uint32_t bits[kLanes];
   for (int i = 0; i < kLanes; ++i) bits[i] = (p[i] & 0x80u) << 24 | (p[i] & 0x7Fu) << 20;
@@ -122,9 +103,9 @@ static inline Vf masked(Vd x, uint32_t mask) {
   return as_floats({x.low & bits, x.high & bits});
 }
 
-static inline Vf load_bf16_part(const uint8_t *p, int part) { return masked(load_dwords(p - 2 + 2 * part), 0xFFFF0000u); }
-static inline Vf load_e4m3_part(const uint8_t *p, int part) {
-  const Vd x = load_dwords(p - 3 + part);
+static inline Vf load_bf16_apart(const uint8_t *p) { return masked(load_dwords(p - 2), 0xFFFF0000u); }
+static inline Vf load_e4m3_apart(const uint8_t *p) {
+  const Vd x = load_dwords(p - 3);
   return masked({x.low >> 4, x.high >> 4}, 0x87F00000u);
 }
 
