@@ -95,6 +95,9 @@ class Engine(Protocol):
         """As `execute`, for who wants tokens: rows with a `Sampling` may be drawn from where their logits lie.
 
         `samplings` [R] are None where a token depends on more than the logits of its row.
+
+        When `step` and `samplings` are the very objects of the last call, the same sequences go on: the arrays hold
+        other numbers in the same places.
         """
 
     def close(self) -> None: ...

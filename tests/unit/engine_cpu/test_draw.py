@@ -27,12 +27,12 @@ def library(request: pytest.FixtureRequest) -> ctypes.CDLL:
 
 
 def draws(library: ctypes.CDLL, logits: Float32, sampling: Sampling, us: Sequence[float]) -> list[int]:
-    hows = (PlDraw * len(us))()
-    for how, u in zip(hows, us, strict=True):
-        how.temperature, how.top_p, how.min_p = sampling.temperature, sampling.top_p, sampling.min_p
-        how.top_k, how.u, how.wanted = sampling.top_k, u, 1
+    how = PlDraw(sampling.temperature, sampling.top_p, sampling.min_p, 0, sampling.top_k, 1)
+    numbers = np.array(us)
     tokens: Int32 = np.empty(len(us), dtype=np.int32)
-    library.draw_tokens(_pointer(logits), len(logits), hows, len(us), _pointer(tokens))
+    library.draw_tokens(
+        _pointer(logits), len(logits), ctypes.byref(how), _pointer(numbers), len(us), _pointer(tokens)
+    )
     return [int(token) for token in tokens]
 
 

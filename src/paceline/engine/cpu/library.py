@@ -4,7 +4,7 @@ Fields of C pointers are addresses here (`None` is null): whoever fills one keep
 """
 
 import ctypes
-from ctypes import POINTER, Structure, c_double, c_float, c_int32, c_int64, c_void_p
+from ctypes import POINTER, Structure, c_double, c_float, c_int32, c_int64, c_uint64, c_void_p
 from enum import IntEnum
 from pathlib import Path
 
@@ -92,7 +92,7 @@ class PlDraw(Structure):
         ("temperature", c_double),
         ("top_p", c_double),
         ("min_p", c_double),
-        ("u", c_double),
+        ("seed", c_uint64),
         ("top_k", c_int32),
         ("wanted", c_int32),
     )

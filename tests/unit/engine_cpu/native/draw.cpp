@@ -1,4 +1,4 @@
-// Draws tokens for many ways and numbers at once, and what drawing is made of.
+// Draws tokens for many numbers at once, and what drawing is made of.
 #include "draw.h"
 #include "philox.h"
 
@@ -6,9 +6,9 @@ using paceline::Doubles, paceline::kDoubleLanes;
 
 extern "C" {
 
-PL_EXPORT void draw_tokens(const float *logits, int32_t vocab, const PlDraw *hows, int32_t count,
+PL_EXPORT void draw_tokens(const float *logits, int32_t vocab, const PlDraw *how, const double *us, int32_t count,
                            int32_t *tokens) {
-  for (int32_t i = 0; i < count; i++) tokens[i] = paceline::draw_token(logits, vocab, hows[i]);
+  for (int32_t i = 0; i < count; i++) tokens[i] = paceline::draw_token(logits, vocab, *how, us[i]);
 }
 
 // `count` is a multiple of 16.

@@ -71,7 +71,7 @@ struct PlModel {
 struct PlDraw {
   double temperature;  // 0: the likeliest
   double top_p, min_p;
-  double u;            // in [0, 1): picks by the inverse of the cumulative distribution in order of ids
+  uint64_t seed;       // with the row's position it gives the random number that picks among ids, in their order
   int32_t top_k;       // 0 for all
   int32_t wanted;      // 0: nobody asks for this row's token
 };

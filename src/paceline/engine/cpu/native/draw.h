@@ -74,8 +74,9 @@ static inline int32_t pick(const Weights &weights, double floor, double u, std::
   return chosen * Weights::kBlock + weights.scan(chosen, floor, within);
 }
 
-// The token after a row. logits: [vocab]. -1 where they hold no distribution: the largest is NaN or infinite.
-static inline int32_t draw_token(const float *logits, int vocab, const PlDraw &how) {
+// The token after a row. logits: [vocab], u: in [0, 1). -1 where they hold no distribution: the largest is NaN or
+// infinite.
+static inline int32_t draw_token(const float *logits, int vocab, const PlDraw &how, double u) {
   const float best = largest(logits, vocab);
   if (!std::isfinite(best)) return -1;
   if (how.temperature == 0.0) return first_equal(logits, vocab, best);
@@ -86,7 +87,7 @@ static inline int32_t draw_token(const float *logits, int vocab, const PlDraw &h
   double floor = 0.0;
   if (how.top_k > 0 && how.top_k < vocab) floor = top_k_floor(weights, how.top_k, pool);
   if (how.top_p < 1.0) floor = top_p_floor(weights, floor, how.top_p, pool);
-  return pick(weights, floor, how.u, pool);
+  return pick(weights, floor, u, pool);
 }
 
 }  // namespace paceline

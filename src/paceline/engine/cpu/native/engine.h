@@ -12,6 +12,7 @@
 #include "activations.h"
 #include "attention.h"
 #include "draw.h"
+#include "philox.h"
 #include "formats.h"
 #include "inputs.h"
 #include "kv.h"
@@ -235,7 +236,8 @@ class Engine {
   void draw(int row) {
     const PlDraw &wanted = step_.draws[row];
     if (!wanted.wanted) return;
-    step_.drawn[row] = draw_token(step_.logits + size_t(row) * size_t(model_.vocab), model_.vocab, wanted);
+    const double u = uniform(wanted.seed, uint32_t(step_.positions[step_.logit_rows[row]]));
+    step_.drawn[row] = draw_token(step_.logits + size_t(row) * size_t(model_.vocab), model_.vocab, wanted, u);
   }
 
   // One group of a matrix's rows times `rows` rows of `input`.
