@@ -68,7 +68,7 @@ async def live(
             return
         if model := service.model():
             api.metadata |= {"model": model.name, "engine": model.engine, "kv_dtype": model.kv_dtype}
-        # Modules and whatever else a start leaves are for life: a collection that looks at them stops the loop for 50 ms.
+        # What a start leaves is for life, and a collection that looks at it stops the loop for 50 ms.
         gc.collect()
         gc.freeze()
         api.state = "ready"

@@ -55,7 +55,7 @@ class Compiler:
 
 
 def library(level: Level, source: Path = STEP, flags: Sequence[str] = (), cache: Path | None = None) -> Path:
-    """The file of `source`, or of all of `NATIVE` for `STEP`, compiled for `level`, which is made when it is not in `cache`.
+    """The file of `source`, or of all of `NATIVE` for `STEP`, compiled for `level`; it is made when `cache` has none.
 
     `flags` come behind those of the level. Without a compiler, a library of the same sources by any compiler will do.
     Any number of processes may ask at once.
