@@ -2,7 +2,7 @@
 
     rows = peers.measure(model, Cases())
 
-The first run builds them, outside the checkout: some 20 minutes of CPU time and 8 GB in `environment.directory`.
+The first run builds them, outside the checkout: some 25 minutes of CPU time and 7 GB in `environment.directory`.
 """
 
 import os

@@ -25,7 +25,7 @@ _OPTIONS = {
 
 
 def binaries() -> Path:
-    """The directory of `_TARGETS`; it takes ten minutes of CPU time to fill at first."""
+    """The directory of `_TARGETS`; it takes 18 minutes of CPU time to fill at first."""
     home = directory(f"llama.cpp-{VERSION}")
     with building(home) as missing:
         if missing:
@@ -71,7 +71,7 @@ def _compile(source: Path, home: Path) -> None:
     run("llama.cpp: configuring", ["cmake", "-S", source, "-B", build, *options], home / "configure.log")
     jobs = str(len(os.sched_getaffinity(0)))
     run(
-        f"llama.cpp: compiling, about ten minutes of CPU time on {jobs} cores",
+        f"llama.cpp: compiling, about 18 minutes of CPU time on {jobs} cores",
         ["nice", "-n", "19", "cmake", "--build", build, "--parallel", jobs, "--target", *_TARGETS],
         home / "compile.log",
     )
