@@ -44,11 +44,16 @@ inline void load_pair(const uint8_t *pair, int first, Vf *even, Vf *odd) {
     *odd = {_mm256_cvtph_ps(_mm256_extracti128_si256(sorted, 1))};
   }
 #else
+  uint32_t both[kLanes];
   float values[2][kLanes];
+  std::memcpy(both, from, sizeof both);
   for (int i = 0; i < kLanes; i++) {
-    for (int side = 0; side < 2; side++) {
-      const uint16_t half = load_as<uint16_t>(from + i * 4 + side * 2);
-      values[side][i] = F == PL_BF16 ? bfloat16_to_float(half) : float16_to_float(half);
+    if (F == PL_BF16) {
+      values[0][i] = float_of_bits(both[i] << 16);
+      values[1][i] = float_of_bits(both[i] & 0xffff0000);
+    } else {
+      values[0][i] = float16_to_float(uint16_t(both[i]));
+      values[1][i] = float16_to_float(uint16_t(both[i] >> 16));
     }
   }
   *even = load(values[0]);

@@ -66,13 +66,13 @@ inline uint32_t bits_of_float(float value) {
 
 inline float bfloat16_to_float(uint16_t half) { return float_of_bits(uint32_t(half) << 16); }
 
-// Infinities and NaN included.
+// Infinities and NaN included. Without branches, so that loops over it become vectors.
 inline float float16_to_float(uint16_t half) {
-  const uint32_t sign = uint32_t(half & 0x8000) << 16;
-  const uint32_t magnitude = uint32_t(half & 0x7fff) << 13;
-  if (magnitude >= 0x0f800000) return float_of_bits(sign | 0x70000000 | magnitude);
+  const uint32_t magnitude = half & 0x7fff, sign = uint32_t(half & 0x8000) << 16;
   // The exponent's bias goes from 15 to 127 by a product, which makes subnormal numbers normal as well.
-  return float_of_bits(sign | bits_of_float(float_of_bits(magnitude) * 0x1p112f));
+  const uint32_t finite = bits_of_float(float_of_bits(magnitude << 13) * 0x1p112f);
+  const uint32_t infinite = magnitude >= 0x7c00 ? 0x7f800000 : 0;
+  return float_of_bits(sign | finite | infinite);
 }
 
 template <typename T>
