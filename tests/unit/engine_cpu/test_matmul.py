@@ -23,7 +23,7 @@ BLOCK, GROUP = 16, 32
 TOLERANCE = 1e-5
 """Of the sum of magnitudes."""
 
-# What a group is multiplied by when it is read; the offset that its codes have; scales and minima, per group of 32.
+# The type of scales and minima.
 _NUMBERS: dict[PlFormat, type[np.float16] | type[np.float32]] = {
     PlFormat.U4_F16_MIN: np.float16,
     PlFormat.U4_F16: np.float16,
