@@ -3,7 +3,7 @@
 // The order of operations is fixed for each query and key, whatever else is computed beside them, and the same as in
 // attention_tile.h:
 //
-//   score   one sum of q[d] k[d] over even d and one over odd d, in order; then these two added
+//   score   adds up q[d] k[d] in order of d
 //   value   out[d] adds up p[j] v[j][d] in order of keys
 //
 // Keys lie in lanes for scores and values of a row in lanes for values. So keys are packed first: 32 bits of each in turn,
@@ -83,26 +83,21 @@ static inline size_t packed_at(size_t d) {
 template <typename Reader, int kQueries, int kVectors>
 static inline void score_block(const float *queries, ptrdiff_t query_stride, const uint8_t *packed, int dim,
                                float *scores, ptrdiff_t score_stride, Ahead &ahead) {
-  for (size_t parity = 0; parity < 2; ++parity) {
-    Vf sums[kQueries][kVectors];
-    unrolled<kQueries>([&](auto q) { unrolled<kVectors>([&](auto v) { sums[q][v] = zero(); }); });
-    for (size_t d = parity; d < static_cast<size_t>(dim); d += 2) {
-      ahead.ask();
-      Vf x[kQueries];
-      unrolled<kQueries>([&](auto q) { x[q] = broadcast((queries + q * query_stride)[d]); });
-      const uint8_t *keys = packed + packed_at<Reader>(d);
-      unrolled<kVectors>([&](auto v) {
-        const Vf key = Reader::load_apart(keys + 4 * kLanes * v);
-        unrolled<kQueries>([&](auto q) { sums[q][v] = fma(x[q], key, sums[q][v]); });
-      });
-    }
-    unrolled<kQueries>([&](auto q) {
-      unrolled<kVectors>([&](auto v) {
-        float *to = scores + q * score_stride + v * kLanes;
-        store(to, parity == 0 ? sums[q][v] : load(to) + sums[q][v]);
-      });
+  Vf sums[kQueries][kVectors];
+  unrolled<kQueries>([&](auto q) { unrolled<kVectors>([&](auto v) { sums[q][v] = zero(); }); });
+  for (size_t d = 0; d < static_cast<size_t>(dim); ++d) {
+    ahead.ask();
+    Vf x[kQueries];
+    unrolled<kQueries>([&](auto q) { x[q] = broadcast((queries + q * query_stride)[d]); });
+    const uint8_t *keys = packed + packed_at<Reader>(d);
+    unrolled<kVectors>([&](auto v) {
+      const Vf key = Reader::load_apart(keys + 4 * kLanes * v);
+      unrolled<kQueries>([&](auto q) { sums[q][v] = fma(x[q], key, sums[q][v]); });
     });
   }
+  unrolled<kQueries>([&](auto q) {
+    unrolled<kVectors>([&](auto v) { store(scores + q * score_stride + v * kLanes, sums[q][v]); });
+  });
 }
 
 // Where vectors of a row of values lie. Whole blocks of 4 * kLanes bytes become kPerDword vectors, each of values that lie 4

@@ -30,9 +30,10 @@ constexpr int kFewQueries = 12, kFewKeys = 4;
 // Bytes before packed keys, for what readers read before them.
 constexpr ptrdiff_t kBefore = 64;
 
-// A segment's scores, and room behind them for what vectors write too much. No power of two, so that rows do not fall into
-// the same sets of a cache.
-constexpr ptrdiff_t kScoreStride = kSegment + 3 * 16;
+// A segment's scores, and room behind them for what vectors write too much. An odd number of cache lines, so that rows do not
+// fall into the same sets.
+constexpr ptrdiff_t kScoreStride = kSegment + kTogether * kLanes + 16;
+static_assert(kScoreStride % 32 == 16, "rows alternate between sets");
 
 // What is read after a segment: keys of `line` in pages of `table`, columns [begin, end).
 struct Upcoming {

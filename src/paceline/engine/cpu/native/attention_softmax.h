@@ -39,41 +39,48 @@ struct AttentionState {
   }
 };
 
-// 2^(x + kShift) for x <= 0, relative error below 2e-7, never 0.
+// x[i] = 2^(x[i] + kShift) for x <= 0, relative error below 2e-7, never 0.
 //
-// As `exp`, without what attention does not need: x is hardly larger than 0.
-template <int kShift>
-static inline Vf power_of_two(Vf x) {
+// As `exp`, without what attention does not need: x is hardly larger than 0. Several at a time, step by step: one after the
+// other, each would wait in the processor's queue for its own steps.
+template <int kShift, int kCount>
+static inline void powers_of_two(Vf (&x)[kCount]) {
   // Added to a number of this size, others are rounded to integers, which the low bits of the sum then hold.
   const Vf rounder = broadcast(12582912.0f + kShift);
-  const Vf clamped = max(broadcast(-125.0f), x);
-  const Vf shifted = clamped + rounder;
-  const Vf f = clamped - (shifted - rounder);
+  Vf shifted[kCount], p[kCount];
+  unrolled<kCount>([&](auto i) { x[i] = max(broadcast(-125.0f), x[i]); });
+  unrolled<kCount>([&](auto i) { shifted[i] = x[i] + rounder; });
+  unrolled<kCount>([&](auto i) { x[i] = x[i] - (shifted[i] - rounder); });
   // Minimax on [-1/2, 1/2].
-  Vf p = broadcast(0x1.5c08e6p-10f);
-  p = fma(p, f, broadcast(0x1.3d0c52p-7f));
-  p = fma(p, f, broadcast(0x1.c6b6e4p-5f));
-  p = fma(p, f, broadcast(0x1.ebf918p-3f));
-  p = fma(p, f, broadcast(0x1.62e428p-1f));
-  p = fma(p, f, broadcast(0x1.000002p+0f));
-  return times_power_of_two(p, shifted);
+  unrolled<kCount>([&](auto i) { p[i] = fma(broadcast(0x1.5c08e6p-10f), x[i], broadcast(0x1.3d0c52p-7f)); });
+  unrolled<kCount>([&](auto i) { p[i] = fma(p[i], x[i], broadcast(0x1.c6b6e4p-5f)); });
+  unrolled<kCount>([&](auto i) { p[i] = fma(p[i], x[i], broadcast(0x1.ebf918p-3f)); });
+  unrolled<kCount>([&](auto i) { p[i] = fma(p[i], x[i], broadcast(0x1.62e428p-1f)); });
+  unrolled<kCount>([&](auto i) { p[i] = fma(p[i], x[i], broadcast(0x1.000002p+0f)); });
+  unrolled<kCount>([&](auto i) { x[i] = times_power_of_two(p[i], shifted[i]); });
 }
 
+constexpr int kTogether = 4;
+
 // Replaces `count` scores by exp((score - highest) * kScoreUnit) * 2^kWeightShift, and sets the state's two numbers;
-// `scores` has room for kLanes more.
+// `scores` has room for kTogether vectors more.
 template <typename Reader>
 static inline void softmax_segment(float *scores, int count, AttentionState state) {
   Vf most = broadcast(-std::numeric_limits<float>::infinity());
-  store(scores + count, most);
+  unrolled<kTogether>([&](auto i) { store(scores + count + i * kLanes, most); });
   for (int j = 0; j < count; j += kLanes) most = max(most, load(scores + j));
   const Vf unit = broadcast(Reader::kScoreUnit * 1.44269504f);
   state.highest() = reduce_max(most) * (Reader::kScoreUnit * 1.44269504f);
   const Vf highest = broadcast(-state.highest());
   Vf sum = zero();
-  for (int j = 0; j < count; j += kLanes) {
-    const Vf weight = power_of_two<Reader::kWeightShift>(fma(load(scores + j), unit, highest));
-    store(scores + j, weight);
-    sum += weight;
+  for (int j = 0; j < count; j += kTogether * kLanes) {
+    Vf weights[kTogether];
+    unrolled<kTogether>([&](auto i) { weights[i] = fma(load(scores + j + i * kLanes), unit, highest); });
+    powers_of_two<Reader::kWeightShift>(weights);
+    unrolled<kTogether>([&](auto i) {
+      store(scores + j + i * kLanes, weights[i]);
+      sum += weights[i];
+    });
   }
   state.sum() = reduce_add(sum);
 }

@@ -47,28 +47,19 @@ template <typename Reader>
 template <int kQueries>
 static inline void score_tile_block(const float *queries, ptrdiff_t query_stride, const float *keys, int dim,
                                     float *scores, ptrdiff_t score_stride) {
-  Vf even[kQueries][kBlockVectors], sums[kQueries][kBlockVectors];
-  for (int parity = 0; parity < 2; ++parity) {
-    for (auto &of_query : sums)
-      for (Vf &sum : of_query) sum = zero();
-    for (int d = parity; d < dim; d += 2) {
-      Vf key[kBlockVectors];
-      for (int v = 0; v < kBlockVectors; ++v) key[v] = load(keys + d * kPageTokens + v * kLanes);
-      for (int q = 0; q < kQueries; ++q) {
-        const Vf x = broadcast(queries[q * query_stride + d]);
-        for (int v = 0; v < kBlockVectors; ++v) sums[q][v] = fma(x, key[v], sums[q][v]);
-      }
-    }
+  Vf sums[kQueries][kBlockVectors];
+  for (auto &of_query : sums)
+    for (Vf &sum : of_query) sum = zero();
+  for (int d = 0; d < dim; ++d) {
+    Vf key[kBlockVectors];
+    for (int v = 0; v < kBlockVectors; ++v) key[v] = load(keys + d * kPageTokens + v * kLanes);
     for (int q = 0; q < kQueries; ++q) {
-      for (int v = 0; v < kBlockVectors; ++v) {
-        if (parity == 0) {
-          even[q][v] = sums[q][v];
-        } else {
-          store(scores + q * score_stride + v * kLanes, even[q][v] + sums[q][v]);
-        }
-      }
+      const Vf x = broadcast(queries[q * query_stride + d]);
+      for (int v = 0; v < kBlockVectors; ++v) sums[q][v] = fma(x, key[v], sums[q][v]);
     }
   }
+  for (int q = 0; q < kQueries; ++q)
+    for (int v = 0; v < kBlockVectors; ++v) store(scores + q * score_stride + v * kLanes, sums[q][v]);
 }
 
 // scores [queries][score_stride] of `count` keys [dim][kPageTokens]; scores behind them are written up to the next multiple
