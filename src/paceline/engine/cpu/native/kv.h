@@ -74,12 +74,29 @@ static inline uint8_t encode_e4m3(float x) {
   small -= 0x46800000u;
   const uint32_t rounded = ((wide + (0x7FFFFu + ((wide >> 20) & 1u))) >> 20) - ((127u - 7u) << 3);
   const uint32_t normal = rounded > 0x7Eu ? 0x7Eu : rounded;
-  const uint32_t code = wide < 0x3C800000u ? small : normal;
-  return static_cast<uint8_t>((wide > 0x7F800000u ? 0x7Fu : code) | (bits >> 24 & 0x80u));
+  // Masks instead of branches, so that loops become vectors.
+  const uint32_t is_small = 0u - static_cast<uint32_t>(wide < 0x3C800000u);
+  const uint32_t is_nan = 0u - static_cast<uint32_t>(wide > 0x7F800000u);
+  const uint32_t code = (small & is_small) | (normal & ~is_small);
+  return static_cast<uint8_t>((code & ~is_nan) | (0x7Fu & is_nan) | (bits >> 24 & 0x80u));
 }
 
 static inline void encode_e4m3_row(const float *x, int dim, float scale, uint8_t *row) {
   for (int d = 0; d < dim; ++d) row[d] = encode_e4m3(x[d] / scale);
+}
+
+// Of x [count]. Magnitudes compare like their bits, and NaN is the largest then.
+static inline float largest_magnitude(const float *x, int count) {
+  uint32_t most = 0;
+  for (int i = 0; i < count; ++i) {
+    uint32_t bits;
+    std::memcpy(&bits, x + i, sizeof bits);
+    bits &= 0x7FFFFFFFu;
+    most = most > bits ? most : bits;
+  }
+  float found;
+  std::memcpy(&found, &most, sizeof found);
+  return found;
 }
 
 // Writes x [head_dim] as the row of `slot` and `line`; `layer_scale` belongs to PL_KV_E4M3.
@@ -99,12 +116,9 @@ static inline void store_row(const PlModel &model, const KvPlane &plane, int64_t
     case PL_KV_E4M3:
       return encode_e4m3_row(x, dim, layer_scale, row);
     case PL_KV_E4M3_SCALED: {
-      float most = 1e-12f;  // keeps the scale of a row of zeros from being zero
-      for (int d = 0; d < dim; ++d) {
-        const float magnitude = x[d] < 0 ? -x[d] : x[d];
-        most = magnitude > most ? magnitude : most;
-      }
-      const float scale = most / kE4m3Max;
+      const float most = largest_magnitude(x, dim);
+      // A row of zeros has a scale, too.
+      const float scale = (most < 1e-12f ? 1e-12f : most) / kE4m3Max;
       *plane.scale(slot, line) = scale;
       return encode_e4m3_row(x, dim, scale, row);
     }

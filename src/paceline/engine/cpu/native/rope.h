@@ -53,12 +53,12 @@ static inline void norm_head(float *head, const float *weight, int dim, float ep
 }
 
 // Turns values i and half + i of `head` by angle i; cos, sin: [half].
-static inline void rotate_halves(float *head, const float *cos, const float *sin, int half) {
-  for (int i = 0; i < half; i += kLanes) {
-    const int n = half - i < kLanes ? half - i : kLanes;
-    const Vf c = load(cos + i, n), s = load(sin + i, n), x = load(head + i, n), y = load(head + half + i, n);
-    store(head + i, x * c - y * s, n);
-    store(head + half + i, y * c + x * s, n);
+static inline void rotate_halves(float *__restrict head, const float *cos, const float *sin, int half) {
+  float *__restrict behind = head + half;
+  for (int i = 0; i < half; ++i) {
+    const float x = head[i], y = behind[i];
+    head[i] = x * cos[i] - y * sin[i];
+    behind[i] = y * cos[i] + x * sin[i];
   }
 }
 
