@@ -46,14 +46,19 @@ def library(level: Level = "plain") -> ctypes.CDLL:
 
 
 def packed(
-    stored: Packable, format_: PlFormat, level: Level = "plain", threads: int = 1, name: str = "t"
+    stored: Packable,
+    format_: PlFormat,
+    level: Level = "plain",
+    threads: int = 1,
+    name: str = "t",
+    importance: Float32 | None = None,
 ) -> bytes:
     """All bytes of the packed matrix, which lies between others that must stay untouched."""
     own = Packer(library(level))
     size = own.size(format_, *stored.shape)
     memory = Memory(size + 128)
     memory.array(0, size // 4 + 32)[:] = -7
-    own.pack([Placed(name, stored, format_, 64)], memory, threads, lambda done, total: None)
+    own.pack([Placed(name, stored, format_, 64, importance)], memory, threads, lambda done, total: None)
     around = memory.array(0, size // 4 + 32)
     assert (around[:16] == -7).all()
     assert (around[-16:] == -7).all()
@@ -275,6 +280,36 @@ def test_four_bits_beat_the_range_of_each_group(kind: str) -> None:
     simple = relative_error(nearest(groups, (high - low) / 15, low, 0, 15).reshape(values.shape), values)
     found = unpack(packed(floats("F32", values), PlFormat.U4_F16_MIN), PlFormat.U4_F16_MIN, *values.shape)
     assert relative_error(found, values) < 0.94 * simple
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_four_bits_err_where_inputs_are_small(kind: str) -> None:
+    """Inputs that differ as those of layers do, by a factor of ten and more, and a few that are silent."""
+    values = weights(kind, 256, 1024)
+    importance = np.exp(2 * np.random.default_rng(3).normal(size=1024)).astype(np.float32)
+    importance[::50] = 1e-12
+    stored = floats("F32", values)
+    errors = [
+        float(((unpack(data, PlFormat.U4_F16_MIN, *values.shape) - values) ** 2 @ importance).sum())
+        for data in (packed(stored, PlFormat.U4_F16_MIN, importance=w) for w in (importance, None))
+    ]
+    assert errors[0] < 0.75 * errors[1]
+    alike = packed(stored, PlFormat.U4_F16_MIN, importance=np.ones(1024, np.float32))
+    assert alike == packed(stored, PlFormat.U4_F16_MIN)
+
+
+@pytest.mark.parametrize("largest", [1e3, 1e12, 1e30])
+def test_one_input_may_count_more_than_float32_can_add(largest: float) -> None:
+    values = weights("bell")
+    importance = np.ones(256, np.float32)
+    importance[::32] = largest
+    found = unpack(
+        packed(floats("F32", values), PlFormat.U4_F16_MIN, importance=importance),
+        PlFormat.U4_F16_MIN,
+        *values.shape,
+    )
+    assert relative_error(found[:, ::32], values[:, ::32]) < 0.08
+    assert relative_error(found, values) < 0.2
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from paceline.contracts.errors import InvalidRequest
+from paceline.engine.cpu.importance import measure_importance
 from paceline.engine.cpu.library import PlFormat, PlMatrix
 from paceline.engine.cpu.packing import Memory, Packer, Placed
 from paceline.engine.cpu.support import check_model, runs
@@ -172,6 +173,44 @@ def test_requested_precisions_are_close(tmp_path: Path) -> None:
             )
             error = np.linalg.norm(found - wanted) / np.linalg.norm(wanted)
             assert tolerance / 10 < error < tolerance, (weights, field)
+
+
+def test_a_sample_is_read_for_codes_of_four_bits_alone(tmp_path: Path) -> None:
+    """And makes products with its inputs more exact."""
+    reference = save_model("llama", tmp_path / "hf")
+    config = read_config(reference.files)
+    stored = open_weights(reference.files, config)
+    calls = []
+
+    def sample() -> list[int]:
+        calls.append(1)
+        return list(range(3, 67))
+
+    def packed(weights: Weights, files: ModelFiles = reference.files) -> PackedModel:
+        return pack_model(
+            config,
+            open_weights(files, config),
+            weights,
+            library(),
+            threads=1,
+            progress=lambda done, total: None,
+            sample=sample,
+        )
+
+    packed("auto"), packed("int8"), packed("int4", convert(reference, tmp_path / "m.gguf", "Q4_1"))
+    assert not calls
+    better, simple = packed("int4"), pack(reference.files, "int4")
+    assert len(calls) == 1
+    importance = measure_importance(config, stored, sample())
+    for field, part in _PARTS.items():
+        if isinstance(getattr(better.model.layer[1], field), PlMatrix):
+            name = f"layers.1.{part}.weight"
+            exact = stored[name].float32(0, stored[name].shape[0])
+            errors = [
+                float(((read(getattr(each.model.layer[1], field)) - exact) ** 2 @ importance[name]).sum())
+                for each in (better, simple)
+            ]
+            assert errors[0] < errors[1], field
 
 
 @pytest.fixture(scope="module")

@@ -15,10 +15,12 @@ import numpy.typing as npt
 from paceline.contracts.errors import InvalidRequest
 from paceline.engine.cpu.library import PlFormat
 from paceline.engine.interface import Progress
+from paceline.model.floats import Float32
 from paceline.model.quantized.int4 import Int4Matrix
 from paceline.model.stored import StoredTensor
 
 Packable: TypeAlias = StoredTensor | Int4Matrix
+_Arrays: TypeAlias = tuple[npt.NDArray[Any], ...]
 
 _BLOCK_ROWS = 16
 _ALIGNMENT = 64
@@ -58,6 +60,7 @@ class PlSource(Structure):
         ("order", c_void_p),
         ("scales", c_void_p),
         ("zeros", c_void_p),
+        ("importance", c_void_p),
     )
 
 
@@ -93,12 +96,16 @@ class Arena:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A matrix, what it is to be packed as, and where: an offset from the beginning of the memory."""
+    """A matrix, what it is to be packed as, and where: an offset from the beginning of the memory.
+
+    `importance`, float32 [columns], is what errors of each column count where codes are searched; None: all alike.
+    """
 
     name: str
     stored: Packable
     format: PlFormat
     offset: int
+    importance: Float32 | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,52 +151,54 @@ class Packer:
             yield _Piece(matrix, start, min(rows, start + blocks * _BLOCK_ROWS))
 
     def _run(self, piece: _Piece, base: int) -> None:
-        matrix, start = piece.matrix, piece.start
+        matrix, start, rows = piece.matrix, piece.start, piece.stop - piece.start
         stored, (_, columns) = matrix.stored, matrix.stored.shape
         target = base + matrix.offset + self.size(matrix.format, start, columns)
-        rows = piece.stop - start
-        if isinstance(stored, Int4Matrix):
-            answer = self._pack_int4(stored, matrix.format, start, rows, target)
-        else:
-            answer = self._pack_tensor(stored, matrix.format, start, rows, target)
+        source, kept = (
+            _int4_source(stored, start, rows)
+            if isinstance(stored, Int4Matrix)
+            else _tensor_source(stored, start, rows)
+        )
+        if matrix.importance is not None:
+            source.importance = _address(matrix.importance)
+        answer = self._pack(source, matrix.format, rows, columns, target)
         if answer == 1:
             raise InvalidRequest(
                 f"{matrix.name} has values that are not finite or too large, for which there are no integers"
             )
         if answer != 0:
             raise ValueError(f"{matrix.name}, stored as {stored.storage}, cannot become {matrix.format.name}")
+        if isinstance(stored, StoredTensor) and stored.row_order is None:
+            _give_back(kept[0])
 
-    def _pack_tensor(
-        self, stored: StoredTensor, format_: PlFormat, start: int, rows: int, target: int
-    ) -> int:
-        order = stored.row_order
-        own = stored.data[start : start + rows] if order is None else stored.data
-        source = PlSource(
-            stored=PlStored[stored.dtype],
-            data=_address(own),
-            stride=own.strides[0],
-            order=None if order is None else _address(order[start:]),
-        )
-        answer: int = self._pack(source, format_, rows, stored.shape[1], target)
-        if order is None:
-            _give_back(own)
-        return answer
 
-    def _pack_int4(self, stored: Int4Matrix, format_: PlFormat, start: int, rows: int, target: int) -> int:
-        block = stored.read(start, start + rows)
-        words = np.ascontiguousarray(block.packed, "<i4")
-        scales = np.ascontiguousarray(block.scales)
-        zeros = None if block.zeros is None else np.ascontiguousarray(block.zeros)
-        source = PlSource(
-            stored=PlStored.INT4,
-            group=stored.group,
-            data=_address(words),
-            stride=words.strides[0],
-            scales=_address(scales),
-            zeros=None if zeros is None else _address(zeros),
-        )
-        answer: int = self._pack(source, format_, rows, stored.shape[1], target)
-        return answer
+def _tensor_source(stored: StoredTensor, start: int, rows: int) -> tuple[PlSource, _Arrays]:
+    """Where the rows are, and the arrays that hold them."""
+    order = stored.row_order
+    own = stored.data[start : start + rows] if order is None else stored.data
+    source = PlSource(
+        stored=PlStored[stored.dtype],
+        data=_address(own),
+        stride=own.strides[0],
+        order=None if order is None else _address(order[start:]),
+    )
+    return source, (own,)
+
+
+def _int4_source(stored: Int4Matrix, start: int, rows: int) -> tuple[PlSource, _Arrays]:
+    block = stored.read(start, start + rows)
+    words = np.ascontiguousarray(block.packed, "<i4")
+    scales = np.ascontiguousarray(block.scales)
+    zeros = None if block.zeros is None else np.ascontiguousarray(block.zeros)
+    source = PlSource(
+        stored=PlStored.INT4,
+        group=stored.group,
+        data=_address(words),
+        stride=words.strides[0],
+        scales=_address(scales),
+        zeros=None if zeros is None else _address(zeros),
+    )
+    return source, (words, scales) if zeros is None else (words, scales, zeros)
 
 
 def _address(array: npt.NDArray[Any]) -> int:

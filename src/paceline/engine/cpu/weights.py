@@ -1,13 +1,15 @@
 """A model's weights in the order that the native step reads them."""
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from paceline.contracts.errors import InvalidRequest
+from paceline.engine.cpu.importance import measure_importance
 from paceline.engine.cpu.library import PlFormat, PlLayer, PlMatrix, PlModel
 from paceline.engine.cpu.packing import Arena, Memory, Packable, Packer, Placed
 from paceline.engine.interface import Progress
@@ -26,7 +28,8 @@ Weights: TypeAlias = Literal["auto", "int4", "int8", "bfloat16", "float32"]
     int8              integers of 8 bits in groups of 32; what the file has in 5 to 8 bits stays as it is
     int4              integers of 4 bits in groups of 32; what the file has in 4 bits stays as it is
 
-In `int4` the embedding and the head take 8 bits unless the file has them in 4: an error there reaches every logit, and
+Codes of 4 bits are searched for with regard to what their matrix multiplies in a sample of text (importance.py). In
+`int4` the embedding and the head take 8 bits unless the file has them in 4: an error there reaches every logit, and
 llama.cpp's files spare them too. A tied head is the embedding, packed once.
 """
 
@@ -79,8 +82,11 @@ def pack_model(
     *,
     threads: int,
     progress: Progress,
+    sample: Callable[[], Sequence[int]] | None = None,
 ) -> PackedModel:
     """The model of `stored`, which `support.check_model` accepts, packed by `threads` threads.
+
+    `sample` gives the tokens of a text. It is called when codes of 4 bits are to be made, which are better for it.
 
     Raises `InvalidRequest`, naming the tensor, for a matrix that cannot be stored in `weights`.
     """
@@ -89,7 +95,11 @@ def pack_model(
     for name, tensor in stored.items():
         plan.add(name, tensor)
     memory = Memory(plan.arena.size)
-    packer.pack(plan.matrices, memory, threads, progress)
+    matrices = plan.matrices
+    if sample is not None and any(_searched(matrix) for matrix in matrices):
+        importance = measure_importance(config, stored, sample())
+        matrices = [replace(matrix, importance=importance.get(matrix.name)) for matrix in matrices]
+    packer.pack(matrices, memory, threads, progress)
     for offset, vector in plan.vectors.values():
         memory.array(offset, vector.shape[0])[:] = vector.float32(0, 1)[0]
     return _Builder(config, plan, memory).build()
@@ -122,6 +132,11 @@ def choose_format(name: str, stored: Packable, weights: Weights) -> PlFormat:
             f"{weights} weights are not possible, bfloat16 are"
         )
     return chosen
+
+
+def _searched(matrix: Placed) -> bool:
+    """Whether codes of 4 bits are made for a matrix that had none."""
+    return matrix.format is _INT4 and exact_format(matrix.stored) is not _INT4
 
 
 class _Plan:

@@ -50,7 +50,8 @@ bool pack_groups(const PlSource &source, int rows, int columns, uint8_t *target)
         } else if constexpr (can_quantise(format)) {
           float values[kGroupColumns];
           read_values(found[r], begin, kGroupColumns, values);
-          if (!quantise<format>(values, group)) return false;
+          const float *importance = source.importance == nullptr ? nullptr : source.importance + begin;
+          if (!quantise<format>(values, importance, group)) return false;
         }
         put_group<format>(group, r, target);
       }

@@ -30,13 +30,14 @@ enum PlStored : int32_t {
 };
 
 struct PlSource {
-  int32_t stored;        // PlStored
-  int32_t group;         // INT4: columns that share a scale, a multiple of 32
-  const uint8_t *data;   // the first row
-  int64_t stride;        // bytes from a row to the next
-  const int64_t *order;  // the rows to take, in order, or null for all from the first on
-  const float *scales;   // INT4: [rows][columns / group]; null otherwise
-  const uint8_t *zeros;  // INT4: as many zero points, or null where all are 8
+  int32_t stored;           // PlStored
+  int32_t group;            // INT4: columns that share a scale, a multiple of 32
+  const uint8_t *data;      // the first row
+  int64_t stride;           // bytes from a row to the next
+  const int64_t *order;     // the rows to take, in order, or null for all from the first on
+  const float *scales;      // INT4: [rows][columns / group]; null otherwise
+  const uint8_t *zeros;     // INT4: as many zero points, or null where all are 8
+  const float *importance;  // [columns] what errors count where codes are searched, positive; null: all alike
 };
 
 namespace paceline {

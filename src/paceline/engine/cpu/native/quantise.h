@@ -4,7 +4,7 @@
 // the largest value on codes 0 and 15 spends codes on the tails. The search here begins with two ranges, one of which clips
 // the tails, and improves each in turns: the nearest code of every value, then the d and m of least squared error for these
 // codes, a linear regression. (A uniform quantiser by Lloyd's method, 1982; GGML's `make_qkx2_quants` takes one turn for
-// each of many ranges.)
+// each of many ranges.) Errors of columns whose inputs are large count more: `paceline.engine.cpu.importance`.
 #pragma once
 
 #include <cmath>
@@ -35,27 +35,35 @@ inline Quad round_whole(Quad x) {
   return x + whole - whole;
 }
 
-// 32 values, and what follows from them alone.
+// 32 values, how much the error of each counts, and what follows from these alone.
 struct Values {
   Quad at[kQuads];
+  Quad weight[kQuads];
+  Quad weighted[kQuads];
   float least, most;
-  float sum, squares;
+  float total, sum, squares;  // of the weights, of weight * value, of weight * value^2
 
-  explicit Values(const float *values) {
+  // `importance` [32] is positive, or null where all count alike.
+  Values(const float *values, const float *importance) {
     std::memcpy(at, values, sizeof at);
-    Quad low = at[0], high = at[0], total = at[0], squared = at[0] * at[0];
-    for (int i = 1; i < kQuads; ++i) {
+    for (Quad &each : weight) each = quad(1);
+    if (importance != nullptr) std::memcpy(weight, importance, sizeof weight);
+    Quad low = at[0], high = at[0], weights{}, sums{}, squared{};
+    for (int i = 0; i < kQuads; ++i) {
       low = least_of(low, at[i]);
       high = most_of(high, at[i]);
-      total += at[i];
-      squared += at[i] * at[i];
+      weighted[i] = weight[i] * at[i];
+      weights += weight[i];
+      sums += weighted[i];
+      squared += weighted[i] * at[i];
     }
     least = most = low[0];
     for (int i = 0; i < 4; ++i) {
       least = low[i] < least ? low[i] : least;
       most = high[i] > most ? high[i] : most;
     }
-    sum = add_up(total);
+    total = add_up(weights);
+    sum = add_up(sums);
     squares = add_up(squared);
   }
 
@@ -63,7 +71,7 @@ struct Values {
   bool sound() const { return squares < INFINITY; }
 };
 
-// Codes q of values x, and sums of products with them.
+// Codes q of values x, and weighted sums of products with them.
 struct Codes {
   Quad at[kQuads];
   float q, qq, xq;
@@ -74,10 +82,11 @@ struct Codes {
     Quad sum{}, squares{}, products{};
     for (int i = 0; i < kQuads; ++i) {
       const Quad code = round_whole(least_of(most_of((x.at[i] - offset) * inverse, floor), ceiling));
+      const Quad weighted = x.weight[i] * code;
       at[i] = code;
-      sum += code;
-      squares += code * code;
-      products += x.at[i] * code;
+      sum += weighted;
+      squares += weighted * code;
+      products += x.weighted[i] * code;
     }
     q = add_up(sum);
     qq = add_up(squares);
@@ -91,9 +100,9 @@ struct Codes {
   }
 };
 
-// Of code * d + m.
+// Of code * d + m, weighted.
 inline float squared_error(const Values &x, const Codes &c, float d, float m) {
-  return x.squares + d * d * c.qq + m * m * kGroupColumns + 2 * (d * m * c.q - d * c.xq - m * x.sum);
+  return x.squares + d * d * c.qq + m * m * x.total + 2 * (d * m * c.q - d * c.xq - m * x.sum);
 }
 
 inline void quantise_i8(const Values &x, Group &out) {
@@ -113,10 +122,11 @@ inline void quantise_u4_min(const Values &x, Group &out) {
     Codes codes;
     for (int turn = 0; turn < 2; ++turn) {
       codes.round(x, d, m, 0, 15);
-      const float spread = kGroupColumns * codes.qq - codes.q * codes.q;
-      if (!(spread > 0)) break;
-      d = (kGroupColumns * codes.xq - x.sum * codes.q) / spread;
-      m = (x.sum - d * codes.q) / kGroupColumns;
+      const float spread = x.total * codes.qq - codes.q * codes.q;
+      // All codes are the same, or one column counts so much that float32 sees no other.
+      if (!(spread > 1e-6f * x.total * codes.qq)) break;
+      d = (x.total * codes.xq - x.sum * codes.q) / spread;
+      m = (x.sum - d * codes.q) / x.total;
     }
     d = round_to_float16(d);
     m = round_to_float16(m);
@@ -134,8 +144,8 @@ constexpr bool can_quantise(PlFormat format) { return format == PL_U4_F16_MIN ||
 
 // False for values that are not finite, or so large that float16 does not hold their scale.
 template <PlFormat format>
-inline bool quantise(const float *values, Group &out) {
-  const Values x(values);
+inline bool quantise(const float *values, const float *importance, Group &out) {
+  const Values x(values, importance);
   set_scale(out, NAN);
   if (!x.sound()) return false;
   if constexpr (format == PL_I8_F16) {
