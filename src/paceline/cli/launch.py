@@ -17,7 +17,8 @@ def service(spec: ChildSpec, *, log: Path, lifeline: int) -> Launch:
         with log.open("ab") as output:
             return await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", f"paceline.{spec.role}"),
-                env={**os.environ, **spec.env},
+                # numpy multiplies little here, and its threads would spin on cores that engines use.
+                env={"OPENBLAS_NUM_THREADS": "1", **os.environ, **spec.env},
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=asyncio.subprocess.STDOUT,

@@ -75,7 +75,13 @@ class CpuEngine:
         check_model(self._config, stored, self._files.path)
         self._library = library.load(build.library(levels.detect()))
         self._model = pack_model(
-            self._config, stored, self._weights, self._library, threads=self._threads, progress=progress
+            self._config,
+            stored,
+            self._weights,
+            self._library,
+            threads=self._threads,
+            progress=progress,
+            sample=self._sample_tokens,
         )
         scales = cache_scales(self._files, self._config, self.layout, self._calibrate)
         self.profile = KvProfile(self.fingerprint, self.kv_dtype, self.layout, scales)
@@ -122,4 +128,7 @@ class CpuEngine:
             native.logits(step)
             native.close()
 
-        return calibrate(self._config, self.layout, sample_tokens(self._files, self._config), run)
+        return calibrate(self._config, self.layout, self._sample_tokens(), run)
+
+    def _sample_tokens(self) -> list[int]:
+        return sample_tokens(self._files, self._config)
