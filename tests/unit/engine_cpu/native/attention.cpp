@@ -21,13 +21,14 @@ EXPORT void exponentials(const float *x, float *y, int count) {
 // x: [kLanes]
 EXPORT float sum(const float *x) { return reduce_add(load(x)); }
 
-// `count` codes of a format, a multiple of 4 * kLanes, by both ways to widen them: as they lie, and those that lie 4 bytes
-// apart. e4m3 times its unit. 3 bytes before the codes are read.
+// `count` codes of a format, a multiple of 4 * kLanes, by both ways to widen them: as they lie, and those
+// that lie 4 bytes apart. e4m3 times its unit. 3 bytes before the codes are read.
 EXPORT void widened(bool e4m3, const uint8_t *codes, int count, float *out, float *apart) {
   const Vf unit = broadcast(e4m3 ? kE4m3Unit : 1.0f);
   const int per = e4m3 ? 4 : 2;
   for (int i = 0; i < count; i += kLanes) {
-    store(out + i, unit * (e4m3 ? load_e4m3(codes + i) : load_bf16(reinterpret_cast<const uint16_t *>(codes) + i)));
+    store(out + i,
+          unit * (e4m3 ? load_e4m3(codes + i) : load_bf16(reinterpret_cast<const uint16_t *>(codes) + i)));
   }
   for (int i = 0; i < count; i += per * kLanes) {
     for (int part = 0; part < per; ++part) {

@@ -1,6 +1,7 @@
 // Causal attention over pages, with grouped queries (Ainslie et al. 2023) and trees of drafts.
 //
-// See attention_plan.h for what a row sees and how work is cut; attention_direct.h and attention_tile.h for the products.
+// See attention_plan.h for what a row sees and how work is cut; attention_direct.h and attention_tile.h for
+// the products.
 #pragma once
 
 #include <algorithm>
@@ -33,7 +34,8 @@ class Attention {
       counters_ = std::make_unique<std::atomic<int>[]>(static_cast<size_t>(counters_count_));
     }
     for (const AttentionTile &tile : plan_.tiles) {
-      for (int h = 0; tile.pieces > 1 && h < model.kv_heads; ++h) counters_[size_t(tile.counter + h)] = tile.pieces;
+      for (int h = 0; tile.pieces > 1 && h < model.kv_heads; ++h)
+        counters_[size_t(tile.counter + h)] = tile.pieces;
     }
   }
 
@@ -48,7 +50,8 @@ class Attention {
     const TileAttention part(model_, step_, plan_, tile, item.kv_head, layer, pages, scratch);
 
     const bool layer_scales = model_.kv == PL_KV_E4M3;
-    const float key_scale = layer_scales ? layer.k_scale : 1.0f, value_scale = layer_scales ? layer.v_scale : 1.0f;
+    const float key_scale = layer_scales ? layer.k_scale : 1.0f,
+                value_scale = layer_scales ? layer.v_scale : 1.0f;
     const ptrdiff_t first = ptrdiff_t{item.kv_head} * (model_.heads / model_.kv_heads) * model_.head_dim;
     const ptrdiff_t out_stride = ptrdiff_t{model_.heads} * model_.head_dim;
     const ptrdiff_t qkv_stride = out_stride + ptrdiff_t{2} * model_.kv_heads * model_.head_dim;
@@ -64,7 +67,8 @@ class Attention {
         part.merge(states, scratch.found.get());
       }
     } else {
-      states = partials_.get() + tile.partials * part.state_size() + item.kv_head * tile.segments() * segment_size;
+      states =
+          partials_.get() + tile.partials * part.state_size() + item.kv_head * tile.segments() * segment_size;
       for (int s = item.segment_begin; s < item.segment_end; ++s) {
         part.attend(s, upcoming(index, s), states + s * segment_size);
       }
@@ -87,7 +91,8 @@ class Attention {
       begin = item->segment_begin * kSegment;
     }
     const AttentionTile &tile = plan_.tiles[static_cast<size_t>(item->tile)];
-    return {step_.page_table + ptrdiff_t{tile.sequence} * step_.table_width, item->kv_head, begin, tile.widest};
+    return {step_.page_table + ptrdiff_t{tile.sequence} * step_.table_width, item->kv_head, begin,
+            tile.widest};
   }
 
   PlStep step_{};

@@ -1,13 +1,13 @@
 // Attention of a few queries to keys of a page, widened as they are read.
 //
-// The order of operations is fixed for each query and key, whatever else is computed beside them, and the same as in
-// attention_tile.h:
+// The order of operations is fixed for each query and key, whatever else is computed beside them, and the
+// same as in attention_tile.h:
 //
 //   score   adds up q[d] k[d] in order of d
 //   value   out[d] adds up p[j] v[j][d] in order of keys
 //
-// Keys lie in lanes for scores and values of a row in lanes for values. So keys are packed first: 32 bits of each in turn,
-// which moves two or four values at once, while rows are read as they lie.
+// Keys lie in lanes for scores and values of a row in lanes for values. So keys are packed first: 32 bits of
+// each in turn, which moves two or four values at once, while rows are read as they lie.
 #pragma once
 
 #include <algorithm>
@@ -20,8 +20,9 @@
 
 namespace paceline {
 
-// Memory that is read after what is read now. Kernels ask for a line of it in each of their loops: pages lie anywhere, which
-// is more than the processor foresees, and asking for a whole page at once would fill the queue of misses.
+// Memory that is read after what is read now. Kernels ask for a line of it in each of their loops: pages lie
+// anywhere, which is more than the processor foresees, and asking for a whole page at once would fill the
+// queue of misses.
 struct Ahead {
   const uint8_t *next = nullptr, *end = nullptr;
 
@@ -34,8 +35,8 @@ struct Ahead {
 
 static inline int padded(int dim) { return (dim + kLanes - 1) / kLanes * kLanes; }
 
-// Calls `run(std::integral_constant<int, n>, first)` for `count` queries in as few groups of at most kMost as there can be,
-// of about equal size.
+// Calls `run(std::integral_constant<int, n>, first)` for `count` queries in as few groups of at most kMost as
+// there can be, of about equal size.
 template <int kMost, typename Run>
 static inline void in_groups(int count, const Run &run) {
   static_assert(kMost <= 6, "the switch below ends there");
@@ -53,9 +54,10 @@ static inline void in_groups(int count, const Run &run) {
   }
 }
 
-// `count` rows of `dwords` times 32 bits, `row_bytes` apart, to uint32 [dwords][kPageTokens]. Up to kLanes - 1 rows behind
-// them are read and packed, too.
-[[gnu::noinline]] static void pack_keys(const uint8_t *keys, int64_t row_bytes, int count, int dwords, uint8_t *packed) {
+// `count` rows of `dwords` times 32 bits, `row_bytes` apart, to uint32 [dwords][kPageTokens]. Rows behind them
+// are read and packed, too, up to the next multiple of kLanes.
+[[gnu::noinline]] static void pack_keys(const uint8_t *keys, int64_t row_bytes, int count, int dwords,
+                                        uint8_t *packed) {
   for (int j = 0; j < count; j += kLanes) {
     for (int i = 0; i < dwords; i += kLanes) {
       const int n = std::min(kLanes, dwords - i);
@@ -100,9 +102,9 @@ static inline void score_block(const float *queries, ptrdiff_t query_stride, con
   });
 }
 
-// Where vectors of a row of values lie. Whole blocks of 4 * kLanes bytes become kPerDword vectors, each of values that lie 4
-// bytes apart; what is left of a row becomes vectors as it lies there. Gives the value at a position of a state or of a widened
-// row.
+// Where vectors of a row of values lie. Whole blocks of 4 * kLanes bytes become kPerDword vectors, each of
+// values that lie 4 bytes apart; what is left of a row becomes vectors as it lies there. Gives the value at a
+// position of a state or of a widened row.
 template <typename Reader>
 static inline int value_at(int position, int dim) {
   constexpr int kBlock = Reader::kPerDword * kLanes;
@@ -124,10 +126,12 @@ static inline int in_blocks(int dim) {
   return dim / kBlock * kBlock;
 }
 
-// out[q][d] += p[q][j] v[j][d] over `count` rows in order, for kVectors vectors from position d on; `load` reads one of a row.
+// out[q][d] += p[q][j] v[j][d] over `count` rows in order, for kVectors vectors from position d on; `load`
+// reads one of a row.
 template <int kQueries, int kVectors, typename Load>
-static inline void value_block(const float *weights, ptrdiff_t weight_stride, const uint8_t *values, int64_t row_bytes,
-                               int count, float *out, ptrdiff_t out_stride, Ahead &ahead, const Load &load_value) {
+static inline void value_block(const float *weights, ptrdiff_t weight_stride, const uint8_t *values,
+                               int64_t row_bytes, int count, float *out, ptrdiff_t out_stride, Ahead &ahead,
+                               const Load &load_value) {
   Vf sums[kQueries][kVectors];
   unrolled<kQueries>([&](auto q) {
     unrolled<kVectors>([&](auto v) { sums[q][v] = load(out + q * out_stride + v * kLanes); });
@@ -146,33 +150,38 @@ static inline void value_block(const float *weights, ptrdiff_t weight_stride, co
   });
 }
 
-// Vectors of keys or values for each number of queries: at least eight sums, to hide the latency of fma, and no more than
-// 16 registers hold beside the queries' numbers and a vector.
+// Vectors of keys or values for each number of queries: at least eight sums, to hide the latency of fma, and
+// no more than 16 registers hold beside the queries' numbers and a vector.
 template <int kQueries>
 constexpr int kVectorsFor = kQueries == 1 ? 8 : kQueries < 4 ? 4 : 2;
 
 template <typename Reader, int kQueries>
-[[gnu::noinline]] static void score_queries(const float *queries, ptrdiff_t query_stride, const uint8_t *packed,
-                                            int count, int dim, float *scores, ptrdiff_t score_stride, Ahead ahead) {
+[[gnu::noinline]] static void score_queries(const float *queries, ptrdiff_t query_stride,
+                                            const uint8_t *packed, int count, int dim, float *scores,
+                                            ptrdiff_t score_stride, Ahead ahead) {
   constexpr int kVectors = std::min(kVectorsFor<kQueries>, kPageTokens / kLanes);
   for (int j = 0; j < count; j += kVectors * kLanes) {
-    score_block<Reader, kQueries, kVectors>(queries, query_stride, packed + 4 * j, dim, scores + j, score_stride, ahead);
+    score_block<Reader, kQueries, kVectors>(queries, query_stride, packed + 4 * j, dim, scores + j,
+                                            score_stride, ahead);
   }
 }
 
 template <typename Reader, int kQueries>
-[[gnu::noinline]] static void value_queries(const float *weights, ptrdiff_t weight_stride, const uint8_t *values,
-                                            int64_t row_bytes, int count, int dim, float *out, ptrdiff_t out_stride,
-                                            Ahead ahead) {
+[[gnu::noinline]] static void value_queries(const float *weights, ptrdiff_t weight_stride,
+                                            const uint8_t *values, int64_t row_bytes, int count, int dim,
+                                            float *out, ptrdiff_t out_stride, Ahead ahead) {
   constexpr int kPer = Reader::kPerDword, kVectors = kVectorsFor<kQueries>;
   const int blocks = in_blocks<Reader>(dim);
-  const auto apart = [](int vector) { return (vector / kPer * kPer * kLanes + vector % kPer) * Reader::kBytes; };
+  const auto apart = [](int vector) {
+    return (vector / kPer * kPer * kLanes + vector % kPer) * Reader::kBytes;
+  };
   int d = 0;
   for (; d + kVectors * kLanes <= blocks; d += kVectors * kLanes) {
     int at[kVectors];
     unrolled<kVectors>([&](auto v) { at[v] = apart(d / kLanes + v); });
-    value_block<kQueries, kVectors>(weights, weight_stride, values, row_bytes, count, out + d, out_stride, ahead,
-                                    [&](const uint8_t *row, auto v) { return Reader::load_apart(row + at[v]); });
+    value_block<kQueries, kVectors>(
+        weights, weight_stride, values, row_bytes, count, out + d, out_stride, ahead,
+        [&](const uint8_t *row, auto v) { return Reader::load_apart(row + at[v]); });
   }
   for (; d < blocks; d += kLanes) {
     const int at = apart(d / kLanes);
@@ -180,30 +189,33 @@ template <typename Reader, int kQueries>
                              [&](const uint8_t *row, auto) { return Reader::load_apart(row + at); });
   }
   for (; d < dim; d += kLanes) {
-    value_block<kQueries, 1>(
-        weights, weight_stride, values, row_bytes, count, out + d, out_stride, ahead, [&](const uint8_t *row, auto) {
-          return dim - d < kLanes ? Reader::load_at(row, d, dim - d) : Reader::load_at(row, d);
-        });
+    value_block<kQueries, 1>(weights, weight_stride, values, row_bytes, count, out + d, out_stride, ahead,
+                             [&](const uint8_t *row, auto) {
+                               return dim - d < kLanes ? Reader::load_at(row, d, dim - d)
+                                                       : Reader::load_at(row, d);
+                             });
   }
 }
 
 constexpr int kDirectQueries = 4;
 
-// scores [queries][score_stride] of `count` packed keys, at the beginning of a page. Scores behind them are written up to the
-// page's end.
+// scores [queries][score_stride] of `count` packed keys, at the beginning of a page. Scores behind them are
+// written up to the page's end.
 template <typename Reader>
-static inline void score_run(const float *queries, ptrdiff_t query_stride, int query_count, const uint8_t *packed,
-                             int count, int dim, float *scores, ptrdiff_t score_stride, Ahead ahead) {
+static inline void score_run(const float *queries, ptrdiff_t query_stride, int query_count,
+                             const uint8_t *packed, int count, int dim, float *scores, ptrdiff_t score_stride,
+                             Ahead ahead) {
   in_groups<kDirectQueries>(query_count, [&](auto n, int q) {
-    score_queries<Reader, n>(queries + q * query_stride, query_stride, packed, count, dim, scores + q * score_stride,
-                             score_stride, q == 0 ? ahead : Ahead{});
+    score_queries<Reader, n>(queries + q * query_stride, query_stride, packed, count, dim,
+                             scores + q * score_stride, score_stride, q == 0 ? ahead : Ahead{});
   });
 }
 
 // out [queries][out_stride] += weights [queries][weight_stride] times `count` rows of values.
 template <typename Reader>
-static inline void value_run(const float *weights, ptrdiff_t weight_stride, int query_count, const uint8_t *values,
-                             int64_t row_bytes, int count, int dim, float *out, ptrdiff_t out_stride, Ahead ahead) {
+static inline void value_run(const float *weights, ptrdiff_t weight_stride, int query_count,
+                             const uint8_t *values, int64_t row_bytes, int count, int dim, float *out,
+                             ptrdiff_t out_stride, Ahead ahead) {
   in_groups<kDirectQueries>(query_count, [&](auto n, int q) {
     value_queries<Reader, n>(weights + q * weight_stride, weight_stride, values, row_bytes, count, dim,
                              out + q * out_stride, out_stride, q == 0 ? ahead : Ahead{});

@@ -1,5 +1,5 @@
-// What attention does with the keys and values of a page, for each format: the products of attention_direct.h and
-// attention_tile.h behind functions that are called once a page.
+// What attention does with the keys and values of a page, for each format: the products of attention_direct.h
+// and attention_tile.h behind functions that are called once a page.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +18,8 @@ struct AttentionKernels {
   float unit, query_unit;  // see the readers in kv.h
   void (*finish)(const float *values, int dim, float factor, float *out);
   void (*softmax)(float *scores, int count, AttentionState state);
-  void (*score_run)(const float *queries, ptrdiff_t query_stride, int query_count, const uint8_t *packed, int count,
-                    int dim, float *scores, ptrdiff_t score_stride, Ahead ahead);
+  void (*score_run)(const float *queries, ptrdiff_t query_stride, int query_count, const uint8_t *packed,
+                    int count, int dim, float *scores, ptrdiff_t score_stride, Ahead ahead);
   void (*value_run)(const float *weights, ptrdiff_t weight_stride, int query_count, const uint8_t *values,
                     int64_t row_bytes, int count, int dim, float *out, ptrdiff_t out_stride, Ahead ahead);
   void (*widen_keys)(const uint8_t *packed, int count, int dim, float *out);

@@ -1,11 +1,11 @@
 // How the attention of a step is cut into items, and which keys each row sees.
 //
-// Columns are a sequence's slots in order, one for each position and each draft. A row sees columns [0, seen) and, in a
-// tree of drafts, those of its ancestors behind them. What it sees is numbered from 0 as if it lay together, so that a
-// draft computes what its token will when it is decoded again, to the bit.
+// Columns are a sequence's slots in order, one for each position and each draft. A row sees columns [0, seen)
+// and, in a tree of drafts, those of its ancestors behind them. What it sees is numbered from 0 as if it lay
+// together, so that a draft computes what its token will when it is decoded again, to the bit.
 //
-// That numbering is cut into segments of 512. Softmax is exact within a segment, and segments are merged in order
-// (Milakov & Gimelshein 2018): results do not depend on which items computed them.
+// That numbering is cut into segments of 512. Softmax is exact within a segment, and segments are merged in
+// order (Milakov & Gimelshein 2018): results do not depend on which items computed them.
 #pragma once
 
 #include <algorithm>
@@ -29,14 +29,14 @@ struct AttentionRow {
 // Rows [row_begin, row_end) of one sequence, which read keys together.
 struct AttentionTile {
   int32_t sequence, row_begin, row_end;
-  int32_t shared;        // columns that all rows see
-  int32_t longest;       // most that a row sees
-  int32_t widest;        // most columns that a row sees without its tail
-  int32_t columns;       // of the sequence
-  int32_t first_tail;    // first column in a tail, if there is one
-  int32_t pieces;        // items for each KV head; above 1 their results wait in memory to be merged
-  ptrdiff_t partials;    // where: states, segment by segment, of the first KV head
-  int32_t counter;       // of the first KV head's items that are not done
+  int32_t shared;      // columns that all rows see
+  int32_t longest;     // most that a row sees
+  int32_t widest;      // most columns that a row sees without its tail
+  int32_t columns;     // of the sequence
+  int32_t first_tail;  // first column in a tail, if there is one
+  int32_t pieces;      // items for each KV head; above 1 their results wait in memory to be merged
+  ptrdiff_t partials;  // where: states, segment by segment, of the first KV head
+  int32_t counter;     // of the first KV head's items that are not done
 
   bool has_tails() const { return first_tail < columns; }
   int segments() const { return (longest + kSegment - 1) / kSegment; }
@@ -48,21 +48,21 @@ struct AttentionItem {
 };
 
 struct AttentionPlan {
-  std::vector<AttentionRow> rows;    // [T]
-  std::vector<int32_t> tails;        // columns
+  std::vector<AttentionRow> rows;  // [T]
+  std::vector<int32_t> tails;      // columns
   std::vector<AttentionTile> tiles;
   std::vector<AttentionItem> items;
   ptrdiff_t partials = 0;  // states of one query and segment that are kept for merging
   int32_t counters = 0;
-  int32_t queries = 0;     // most in a tile: rows times query heads of a KV head
 };
 
-// Queries that a tile has if its sequence has so many rows: enough to pay for decoding a page, few enough that their
-// scores stay in the L2 cache.
+// Queries that a tile has if its sequence has so many rows: enough to pay for decoding a page, few enough
+// that their scores stay in the L2 cache.
 constexpr int kTileQueries = 96;
 // Items for each thread that a step should have, if it is long enough: the last one to finish is waited for.
-constexpr int kItemsPerThread = 8;
+constexpr int kItemsPerThread = 16;
 
+// A draft's parent precedes it, and drafts are the last rows of their sequence.
 static inline void plan_rows(const PlStep &step, int sequence, AttentionPlan &plan) {
   const int begin = step.query_starts[sequence], end = step.query_starts[sequence + 1];
   const int context = step.contexts[sequence];
@@ -103,32 +103,35 @@ static inline void plan_tiles(const PlStep &step, int sequence, int group, Atten
         tile.first_tail = std::min(tile.first_tail, plan.tails[static_cast<size_t>(row.tail_begin)]);
       }
     }
-    plan.queries = std::max(plan.queries, (tile.row_end - tile.row_begin) * group);
     plan.tiles.push_back(tile);
   }
 }
 
 // Fills `plan`, whose memory is kept from step to step.
-static inline void plan_attention(const PlStep &step, const PlModel &model, int threads, AttentionPlan &plan) {
+static inline void plan_attention(const PlStep &step, const PlModel &model, int threads,
+                                  AttentionPlan &plan) {
   const int group = model.heads / model.kv_heads;
   plan.rows.clear();
   plan.tails.clear();
   plan.tiles.clear();
   plan.items.clear();
-  plan.partials = plan.counters = plan.queries = 0;
+  plan.partials = plan.counters = 0;
   for (int s = 0; s < step.sequences; ++s) {
     plan_rows(step, s, plan);
     plan_tiles(step, s, group, plan);
   }
 
   // In rows times columns; what a column costs whatever the number of rows is worth about two of them.
-  const auto cost = [](const AttentionTile &tile) { return (tile.row_end - tile.row_begin + 2.0) * tile.longest; };
+  const auto cost = [](const AttentionTile &tile) {
+    return (tile.row_end - tile.row_begin + 2.0) * tile.longest;
+  };
   double total = 0;
   for (const AttentionTile &tile : plan.tiles) total += cost(tile) * model.kv_heads;
   const double fair = total / (threads * kItemsPerThread);
   for (AttentionTile &tile : plan.tiles) {
     const int segments = tile.segments();
-    const int wanted = threads == 1 ? 1 : static_cast<int>(std::min<double>(segments, cost(tile) / fair + 0.5));
+    const int wanted =
+        threads == 1 ? 1 : static_cast<int>(std::min<double>(segments, cost(tile) / fair + 0.5));
     tile.pieces = std::max(1, wanted);
     if (tile.pieces == 1) continue;
     const int queries = (tile.row_end - tile.row_begin) * group;
@@ -145,7 +148,8 @@ static inline void plan_attention(const PlStep &step, const PlModel &model, int 
       for (size_t i = first; i < last; ++i) {
         const int segments = plan.tiles[i].segments(), pieces = plan.tiles[i].pieces;
         for (int p = 0; p < pieces; ++p) {
-          plan.items.push_back({static_cast<int32_t>(i), h, segments * p / pieces, segments * (p + 1) / pieces});
+          plan.items.push_back(
+              {static_cast<int32_t>(i), h, segments * p / pieces, segments * (p + 1) / pieces});
         }
       }
     }

@@ -15,13 +15,13 @@ namespace paceline {
 
 // What a thread works in.
 struct AttentionScratch {
-  Buffer<float> queries;    // [queries][width]
-  Buffer<float> scores;     // [queries][kScoreStride]
-  Buffer<float> drafts;     // [queries][kPageTokens], scores of a page with columns of tails
-  Buffer<uint8_t> packed;   // keys of a page, behind kBefore bytes
-  Buffer<float> page;       // keys or values of a page, widened
-  Buffer<float> found;      // states of one segment
-  Buffer<float> merged;     // states of all
+  Buffer<float> queries;   // [queries][width]
+  Buffer<float> scores;    // [queries][kScoreStride]
+  Buffer<float> drafts;    // [queries][kPageTokens], scores of a page with columns of tails
+  Buffer<uint8_t> packed;  // keys of a page, behind kBefore bytes
+  Buffer<float> page;      // keys or values of a page, widened
+  Buffer<float> found;     // states of one segment
+  Buffer<float> merged;    // states of all
 };
 
 // Up to so many queries, or values, a page is not worth widening.
@@ -30,8 +30,8 @@ constexpr int kFewQueries = 12, kFewKeys = 4;
 // Bytes before packed keys, for what readers read before them.
 constexpr ptrdiff_t kBefore = 64;
 
-// A segment's scores, and room behind them for what vectors write too much. An odd number of cache lines, so that rows do not
-// fall into the same sets.
+// A segment's scores, and room behind them for what vectors write too much. An odd number of cache lines, so
+// that rows do not fall into the same sets.
 constexpr ptrdiff_t kScoreStride = kSegment + kTogether * kLanes + 16;
 static_assert(kScoreStride % 32 == 16, "rows alternate between sets");
 
@@ -44,8 +44,9 @@ struct Upcoming {
 // One KV head of a tile.
 class TileAttention {
  public:
-  TileAttention(const PlModel &model, const PlStep &step, const AttentionPlan &plan, const AttentionTile &tile,
-                int kv_head, const PlLayer &layer, const Pages &pages, AttentionScratch &scratch)
+  TileAttention(const PlModel &model, const PlStep &step, const AttentionPlan &plan,
+                const AttentionTile &tile, int kv_head, const PlLayer &layer, const Pages &pages,
+                AttentionScratch &scratch)
       : kernels_(attention_kernels(model.kv)),
         scaled_(model.kv == PL_KV_E4M3_SCALED),
         plan_(plan),
@@ -71,7 +72,8 @@ class TileAttention {
   int queries() const { return queries_; }
   ptrdiff_t state_size() const { return AttentionState::size(width_); }
 
-  // Reads the queries [rows][stride] of all rows of the step, from the KV head's first query head on, times `scale`.
+  // Reads the queries [rows][stride] of all rows of the step, from the KV head's first query head on, times
+  // `scale`.
   void load_queries(const float *from, ptrdiff_t stride, float scale) const {
     const float factor = scale * kernels_.query_unit;
     for (int q = 0; q < queries_; ++q) {
@@ -82,8 +84,8 @@ class TileAttention {
     }
   }
 
-  // The states [queries] of one segment. While scores are computed the segment's values are fetched, and then the keys of
-  // the next one: pages lie anywhere, which is more than the processor foresees.
+  // The states [queries] of one segment. While scores are computed the segment's values are fetched, and then
+  // the keys of the next one: pages lie anywhere, which is more than the processor foresees.
   void attend(int segment, const Upcoming &next, float *states) const {
     const int begin = segment * kSegment, end = begin + kSegment;
     score_columns(begin, std::min(end, tile_.widest));
@@ -99,7 +101,8 @@ class TileAttention {
     for (int q = 0; q < queries_; q += group_) {
       value_columns(std::max(begin, tile_.shared), std::min(end, seen(q).seen), q, group_, {}, states);
     }
-    for_tails(begin, end, [&](int row, int column, int key) { value_column(row, column, key - begin, states); });
+    for_tails(begin, end,
+              [&](int row, int column, int key) { value_column(row, column, key - begin, states); });
   }
 
   // merged states += the next segment's, query by query.
@@ -107,7 +110,8 @@ class TileAttention {
     for (int q = 0; q < queries_; ++q) at(merged, q).merge(at(next, q), width_);
   }
 
-  // Writes what the states found, times `scale`, to the rows of `out`, which begin with the KV head's first query head.
+  // Writes what the states found, times `scale`, to the rows of `out`, which begin with the KV head's first
+  // query head.
   void finish(float *states, float scale, float *out, ptrdiff_t stride) const {
     for (int q = 0; q < queries_; ++q) {
       const AttentionState state = at(states, q);
@@ -124,7 +128,9 @@ class TileAttention {
   float *scores(int q) const { return scratch_.scores.get() + q * kScoreStride; }
   AttentionState at(float *states, int q) const { return {states + q * state_size()}; }
   const AttentionRow &seen(int q) const { return plan_.rows[size(tile_.row_begin + q / group_)]; }
-  int64_t slot(int column) const { return int64_t{table_[column / kPageTokens]} * kPageTokens + column % kPageTokens; }
+  int64_t slot(int column) const {
+    return int64_t{table_[column / kPageTokens]} * kPageTokens + column % kPageTokens;
+  }
 
   // A page's rows of one line.
   Ahead rows_of(const int32_t *table, int column, int line) const {
@@ -153,12 +159,14 @@ class TileAttention {
 
   // Scores of columns [begin, end), which lie in a segment, for all queries, whether they see them or not.
   void score_columns(int begin, int end) const {
-    for_runs(begin, end, [&](int column, int count) { score_page(column, count, scores(0) + (column - begin), kScoreStride); });
+    for_runs(begin, end, [&](int column, int count) {
+      score_page(column, count, scores(0) + (column - begin), kScoreStride);
+    });
     if (scaled_) scale(key_line_, begin, begin, end, 0, queries_);
   }
 
-  // Scores of keys of tails numbered [begin, end). Those of a page are computed together for all rows, then each row takes
-  // its own.
+  // Scores of keys of tails numbered [begin, end). Those of a page are computed together for all rows, then
+  // each row takes its own.
   void score_tails(int begin, int end) const {
     if (end <= tile_.shared || !tile_.has_tails()) return;
     const int first = tile_.first_tail / kPageTokens * kPageTokens;
@@ -167,13 +175,15 @@ class TileAttention {
       score_page(page, count, found, kPageTokens);
       for_tails(begin, end, [&](int q, int column, int key) {
         if (column / kPageTokens != page / kPageTokens) return;
-        for (int g = 0; g < group_; ++g) scores(q + g)[key - begin] = found[(q + g) * kPageTokens + (column - page)];
+        for (int g = 0; g < group_; ++g)
+          scores(q + g)[key - begin] = found[(q + g) * kPageTokens + (column - page)];
         if (scaled_) scale(key_line_, column - (key - begin), column, column + 1, q, group_);
       });
     });
   }
 
-  // Scores [queries][stride] of `count` columns from the beginning of a page on, whose end they are written up to.
+  // Scores [queries][stride] of `count` columns from the beginning of a page on, whose end they are written
+  // up to.
   void score_page(int column, int count, float *to, ptrdiff_t stride) const {
     uint8_t *packed = scratch_.packed.get() + kBefore;
     pack_keys(plane_.row(slot(column), key_line_), plane_.row_bytes(), count, dwords(), packed);
@@ -218,7 +228,8 @@ class TileAttention {
       if (count <= kFewQueries || run <= kFewKeys) {
         const int following = next.begin + column % kSegment;
         const Ahead ahead = following < next.end ? rows_of(next.table, following, next.line) : Ahead{};
-        kernels_.value_run(weights, kScoreStride, count, values, plane_.row_bytes(), run, dim_, out, state_size(), ahead);
+        kernels_.value_run(weights, kScoreStride, count, values, plane_.row_bytes(), run, dim_, out,
+                           state_size(), ahead);
       } else {
         kernels_.widen_values(values, plane_.row_bytes(), run, dim_, scratch_.page.get());
         value_tile(weights, kScoreStride, count, scratch_.page.get(), run, dim_, out, state_size());
@@ -227,8 +238,8 @@ class TileAttention {
   }
 
   void value_column(int q, int column, int key, float *states) const {
-    kernels_.value_run(scores(q) + key, kScoreStride, group_, plane_.row(slot(column), value_line_), plane_.row_bytes(),
-                       1, dim_, at(states, q).values(), state_size(), {});
+    kernels_.value_run(scores(q) + key, kScoreStride, group_, plane_.row(slot(column), value_line_),
+                       plane_.row_bytes(), 1, dim_, at(states, q).values(), state_size(), {});
   }
 
   const AttentionKernels &kernels_;

@@ -10,8 +10,9 @@
 
 namespace paceline {
 
-// What a query found in some segments. In memory: the highest score, the sum of exp(score - highest), and from the next
-// vector on the values times these, float32 [width], where width is a multiple of kLanes. Scores count powers of two here.
+// What a query found in some segments. In memory: the highest score, the sum of exp(score - highest), and
+// from the next vector on the values times these, float32 [width], where width is a multiple of kLanes.
+// Scores count powers of two here.
 struct AttentionState {
   float *data;
 
@@ -34,15 +35,16 @@ struct AttentionState {
     highest() = most;
     sum() = sum() * mine + next.sum() * other;
     for (int d = 0; d < width; d += kLanes) {
-      store(values() + d, fma(load(values() + d), broadcast(mine), load(next.values() + d) * broadcast(other)));
+      store(values() + d,
+            fma(load(values() + d), broadcast(mine), load(next.values() + d) * broadcast(other)));
     }
   }
 };
 
 // x[i] = 2^(x[i] + kShift) for x <= 0, relative error below 2e-7, never 0.
 //
-// As `exp`, without what attention does not need: x is hardly larger than 0. Several at a time, step by step: one after the
-// other, each would wait in the processor's queue for its own steps.
+// As `exp`, without what attention does not need: x is hardly larger than 0. Several at a time, step by step:
+// one after the other, each would wait in the processor's queue for its own steps.
 template <int kShift, int kCount>
 static inline void powers_of_two(Vf (&x)[kCount]) {
   // Added to a number of this size, others are rounded to integers, which the low bits of the sum then hold.
@@ -62,8 +64,8 @@ static inline void powers_of_two(Vf (&x)[kCount]) {
 
 constexpr int kTogether = 4;
 
-// Replaces `count` scores by exp((score - highest) * kScoreUnit) * 2^kWeightShift, and sets the state's two numbers;
-// `scores` has room for kTogether vectors more.
+// Replaces `count` scores by exp((score - highest) * kScoreUnit) * 2^kWeightShift, and sets the state's two
+// numbers; `scores` has room for kTogether vectors more.
 template <typename Reader>
 static inline void softmax_segment(float *scores, int count, AttentionState state) {
   Vf most = broadcast(-std::numeric_limits<float>::infinity());

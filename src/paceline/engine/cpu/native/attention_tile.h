@@ -27,7 +27,8 @@ template <typename Reader>
 
 // Rows of a page [count][dim] to float32 [count][padded(dim)], in the order of `value_at`.
 template <typename Reader>
-[[gnu::noinline]] static void widen_values(const uint8_t *values, int64_t row_bytes, int count, int dim, float *out) {
+[[gnu::noinline]] static void widen_values(const uint8_t *values, int64_t row_bytes, int count, int dim,
+                                           float *out) {
   constexpr int kPer = Reader::kPerDword;
   const int width = padded(dim), blocks = in_blocks<Reader>(dim);
   for (int j = 0; j < count; ++j) {
@@ -35,7 +36,8 @@ template <typename Reader>
     float *to = out + j * width;
     int d = 0;
     for (; d < blocks; d += kPer * kLanes) {
-      unrolled<kPer>([&](auto v) { store(to + d + v * kLanes, Reader::load_apart(row + (d + v) * Reader::kBytes)); });
+      unrolled<kPer>(
+          [&](auto v) { store(to + d + v * kLanes, Reader::load_apart(row + (d + v) * Reader::kBytes)); });
     }
     for (; d < dim; d += kLanes) {
       store(to + d, dim - d < kLanes ? Reader::load_at(row, d, dim - d) : Reader::load_at(row, d));
@@ -43,7 +45,7 @@ template <typename Reader>
   }
 }
 
-// scores[q][0..kBlockVectors * kLanes) for kQueries queries [kQueries][query_stride]; keys: [dim][kPageTokens].
+// scores[q][0..kBlockVectors * kLanes) for queries [kQueries][query_stride] and keys [dim][kPageTokens].
 template <int kQueries>
 static inline void score_tile_block(const float *queries, ptrdiff_t query_stride, const float *keys, int dim,
                                     float *scores, ptrdiff_t score_stride) {
@@ -62,22 +64,23 @@ static inline void score_tile_block(const float *queries, ptrdiff_t query_stride
     for (int v = 0; v < kBlockVectors; ++v) store(scores + q * score_stride + v * kLanes, sums[q][v]);
 }
 
-// scores [queries][score_stride] of `count` keys [dim][kPageTokens]; scores behind them are written up to the next multiple
-// of kBlockVectors * kLanes.
-[[gnu::noinline]] static void score_tile(const float *queries, ptrdiff_t query_stride, int query_count, const float *keys, int count,
-                              int dim, float *scores, ptrdiff_t score_stride) {
+// scores [queries][score_stride] of `count` keys [dim][kPageTokens]; scores behind them are written up to the
+// next multiple of kBlockVectors * kLanes.
+[[gnu::noinline]] static void score_tile(const float *queries, ptrdiff_t query_stride, int query_count,
+                                         const float *keys, int count, int dim, float *scores,
+                                         ptrdiff_t score_stride) {
   in_groups<kBlockQueries>(query_count, [&](auto n, int q) {
     for (int j = 0; j < count; j += kBlockVectors * kLanes) {
-      score_tile_block<n>(queries + q * query_stride, query_stride, keys + j, dim, scores + q * score_stride + j,
-                          score_stride);
+      score_tile_block<n>(queries + q * query_stride, query_stride, keys + j, dim,
+                          scores + q * score_stride + j, score_stride);
     }
   });
 }
 
 // out[q][d] += p[q][j] v[j][d] over `count` rows in order, for kVectors vectors. values: [count][width]
 template <int kQueries, int kVectors>
-static inline void value_tile_block(const float *weights, ptrdiff_t weight_stride, const float *values, int width,
-                                    int count, float *out, ptrdiff_t out_stride) {
+static inline void value_tile_block(const float *weights, ptrdiff_t weight_stride, const float *values,
+                                    int width, int count, float *out, ptrdiff_t out_stride) {
   Vf sums[kQueries][kVectors];
   for (int q = 0; q < kQueries; ++q)
     for (int v = 0; v < kVectors; ++v) sums[q][v] = load(out + q * out_stride + v * kLanes);
@@ -93,9 +96,10 @@ static inline void value_tile_block(const float *weights, ptrdiff_t weight_strid
     for (int v = 0; v < kVectors; ++v) store(out + q * out_stride + v * kLanes, sums[q][v]);
 }
 
-// out [queries][out_stride] += weights [queries][weight_stride] times `count` rows of values [count][padded(dim)].
-[[gnu::noinline]] static void value_tile(const float *weights, ptrdiff_t weight_stride, int query_count, const float *values,
-                              int count, int dim, float *out, ptrdiff_t out_stride) {
+// out [queries][out_stride] += weights [queries][weight_stride] times values [count][padded(dim)].
+[[gnu::noinline]] static void value_tile(const float *weights, ptrdiff_t weight_stride, int query_count,
+                                         const float *values, int count, int dim, float *out,
+                                         ptrdiff_t out_stride) {
   const int width = padded(dim);
   in_groups<kBlockQueries>(query_count, [&](auto n, int q) {
     const float *p = weights + q * weight_stride;

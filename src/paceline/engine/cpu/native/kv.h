@@ -1,8 +1,9 @@
 // Keys and values in pages: where a row lies, how it is written, how vectors of it are read.
 //
-// A row is what one token and KV head have, [head_dim]. The plane of a layer in a page holds [2 * kv_heads][64 tokens] rows,
-// those of keys first; PL_KV_E4M3_SCALED has float32 [2 * kv_heads][64 tokens] behind them, the scale of each row.
-// Bytes are those of engine/layout.py and engine/torch/planes.py, so that pages move between engines.
+// A row is what one token and KV head have: [head_dim]. The plane of a layer in a page holds rows
+// [2 * kv_heads][64 tokens], those of keys first; PL_KV_E4M3_SCALED has float32 [2 * kv_heads][64 tokens]
+// behind them, the scale of each row. Bytes are those of engine/layout.py and engine/torch/planes.py, so that
+// pages move between engines.
 #pragma once
 
 #include <cstdint>
@@ -100,8 +101,8 @@ static inline float largest_magnitude(const float *x, int count) {
 }
 
 // Writes x [head_dim] as the row of `slot` and `line`; `layer_scale` belongs to PL_KV_E4M3.
-static inline void store_row(const PlModel &model, const KvPlane &plane, int64_t slot, int line, float layer_scale,
-                             const float *x) {
+static inline void store_row(const PlModel &model, const KvPlane &plane, int64_t slot, int line,
+                             float layer_scale, const float *x) {
   uint8_t *row = plane.row(slot, line);
   const int dim = model.head_dim;
   switch (model.kv) {
@@ -113,8 +114,7 @@ static inline void store_row(const PlModel &model, const KvPlane &plane, int64_t
       for (int d = 0; d < dim; ++d) values[d] = encode_bf16(x[d]);
       return;
     }
-    case PL_KV_E4M3:
-      return encode_e4m3_row(x, dim, layer_scale, row);
+    case PL_KV_E4M3: return encode_e4m3_row(x, dim, layer_scale, row);
     case PL_KV_E4M3_SCALED: {
       const float most = largest_magnitude(x, dim);
       // A row of zeros has a scale, too.
@@ -151,14 +151,18 @@ struct ReadF32 {
   static constexpr float kUnit = 1, kQueryUnit = 1, kScoreUnit = 1;
   static Vf load_apart(const uint8_t *p) { return as_floats(load_dwords(p)); }
   static Vf load_at(const uint8_t *row, int d) { return load(reinterpret_cast<const float *>(row) + d); }
-  static Vf load_at(const uint8_t *row, int d, int n) { return load(reinterpret_cast<const float *>(row) + d, n); }
+  static Vf load_at(const uint8_t *row, int d, int n) {
+    return load(reinterpret_cast<const float *>(row) + d, n);
+  }
 };
 
 struct ReadBf16 {
   static constexpr int kBytes = 2, kPerDword = 2, kWeightShift = 0;
   static constexpr float kUnit = 1, kQueryUnit = 1, kScoreUnit = 1;
   static Vf load_apart(const uint8_t *p) { return load_bf16_apart(p); }
-  static Vf load_at(const uint8_t *row, int d) { return load_bf16(reinterpret_cast<const uint16_t *>(row) + d); }
+  static Vf load_at(const uint8_t *row, int d) {
+    return load_bf16(reinterpret_cast<const uint16_t *>(row) + d);
+  }
   static Vf load_at(const uint8_t *row, int d, int n) {
     return load_bf16(reinterpret_cast<const uint16_t *>(row) + d, n);
   }

@@ -1,5 +1,5 @@
-// What becomes of queries, keys and values between their matrices and attention: norms of heads (Qwen 3), rotary
-// embedding (Su et al. 2021), and the keys and values of every row in its slot.
+// What becomes of queries, keys and values between their matrices and attention: norms of heads (Qwen 3),
+// rotary embedding (Su et al. 2021), and the keys and values of every row in its slot.
 #pragma once
 
 #include <cmath>
@@ -71,10 +71,10 @@ static inline void rotate_pairs(float *head, const float *cos, const float *sin,
   }
 }
 
-// Makes queries of `qkv` [heads + 2 * kv_heads][head_dim], row `t` of the step, ready for attention, and stores its keys
-// and values in `slot`.
-static inline void rotate_and_store(const PlModel &model, const PlLayer &layer, const Rotations &rotations, int t,
-                                    int64_t slot, const Pages &pages, float *qkv) {
+// Makes queries of `qkv` [heads + 2 * kv_heads][head_dim], row `t` of the step, ready for attention, and
+// stores its keys and values in `slot`.
+static inline void rotate_and_store(const PlModel &model, const PlLayer &layer, const Rotations &rotations,
+                                    int t, int64_t slot, const Pages &pages, float *qkv) {
   const int dim = model.head_dim;
   for (int h = 0; h < model.heads + model.kv_heads; ++h) {
     float *head = qkv + h * dim;

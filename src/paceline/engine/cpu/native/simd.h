@@ -1,22 +1,23 @@
 // Vectors of float in the registers of one level, the only types that kernels of heads are written in.
 //
-// The compiler's macros say the level: AVX-512 (16 lanes), AVX2 with FMA and F16C (8 lanes), or neither (8 lanes of
-// GCC's vector extensions, which also compile for Arm). With PACELINE_SIMDE the AVX-512 code compiles everywhere.
+// The compiler's macros say the level: AVX-512 (16 lanes), AVX2 with FMA and F16C (8 lanes), or neither (8
+// lanes of GCC's vector extensions, which also compile for Arm). With PACELINE_SIMDE the AVX-512 code
+// compiles everywhere.
 //
-//   Vf, kLanes                     a vector and its number of lanes
-//   zero, broadcast, load, store   `load(p, n)` and `store(p, v, n)` touch the first n lanes alone; the others read as 0
-//   + - *, fma(a, b, c)            a * b + c, rounded once where the level has it, everywhere the same within a level
-//   max, min                       the second operand where one is NaN
-//   reduce_add                     lanes l and l + kLanes / 2 first, then those sums by halves again, down to one
-//   load_bf16, load_e4m3           widened; e4m3 comes divided by kE4m3Unit, and its NaN as 480 / kE4m3Unit
-//   exp                            relative error below 2e-7; 0 below -87.3, exp(88) above 88, NaN for NaN
-//   Vd                             a vector of kLanes times 32 bits that hold narrower values
-//   load_dwords, store_dwords      as for floats
-//   transpose                      of kLanes of them, in place
-//   as_floats                      its bits
+//   Vf, kLanes                  a vector and its number of lanes
+//   zero, broadcast             the same in all lanes
+//   load, store                 (p, n) touches the first n lanes alone; the others read as 0
+//   + - *, fma(a, b, c)         a * b + c, rounded once where the level has it, the same throughout a level
+//   max, min                    the second operand where one is NaN
+//   reduce_add, reduce_max      lanes l and l + kLanes / 2 first, then these by halves again, down to one
+//   exp                         relative error below 2e-7; 0 below -87.3, exp(88) above 88, NaN for NaN
+//   load_bf16, load_e4m3        widened; e4m3 divided by kE4m3Unit, and its NaN read as 480
 //   load_bf16_apart, load_e4m3_apart
-//                                  values that lie 4 bytes apart from p on, widened as above. Shifts that loads can do are
-//                                  left to them: up to 3 bytes before p are read, and do not matter
+//                               the same, of values that lie 4 bytes apart from p on. Loads do the shifts
+//                               that they can: up to 3 bytes before p are read, and do not matter
+//   Vd                          kLanes times 32 bits that hold narrower values
+//   load_dwords, store_dwords   as for floats
+//   as_floats, transpose        the bits as floats; the transpose of kLanes vectors, in place
 #pragma once
 
 #include <cstdint>
@@ -31,9 +32,9 @@
 
 namespace paceline {
 
-// The bits of e4m3 moved to where float32 has them are its value by this: the biases of the exponents differ by 120.
-// What e4m3 has below its smallest normal thus becomes subnormal, which AMD multiplies at full speed and Intel does not;
-// with the scales of a calibrated cache less than one value in a thousand is.
+// The bits of e4m3 moved to where float32 has them are its value by this: the biases of the exponents differ
+// by 120. What e4m3 has below its smallest normal thus becomes subnormal. Zen 3 multiplies that at full speed;
+// where it is slow, it is still rare: with the scales of a calibrated cache less than one value in a thousand.
 constexpr float kE4m3Unit = 0x1p120f;
 
 }  // namespace paceline
@@ -60,7 +61,8 @@ static inline Vf load_bf16(const uint16_t *p, int n) { return load_bf16(Padded<u
 static inline Vf load_e4m3(const uint8_t *p, int n) { return load_e4m3(Padded<uint8_t>(p, n).at); }
 #endif
 
-// Calls `run` with 0, ..., kCount - 1 as constants, so that vectors in an array indexed by them stay in registers.
+// Calls `run` with 0, ..., kCount - 1 as constants, so that vectors in an array indexed by them stay in
+// registers.
 template <int kCount, typename Run>
 static inline void unrolled(const Run &run) {
   if constexpr (kCount > 0) {

@@ -90,8 +90,8 @@ struct alignas(32) Mask {
 
 static constexpr Mask kBf16Mask{0xFFFF0000u}, kE4m3Mask{0x87F00000u};
 
-// x & mask, with the mask read from memory each time. Left to itself the compiler keeps it in a register, for which it moves
-// a sum of attention in and out of memory in every step.
+// x & mask, with the mask read from memory each time. Left to itself the compiler keeps it in a register, for
+// which it moves a sum of attention in and out of memory in every step.
 static inline Vf masked(__m256i x, const Mask &mask) {
   __m256i out;
   asm("vpand %2, %1, %0" : "=x"(out) : "x"(x), "m"(mask));

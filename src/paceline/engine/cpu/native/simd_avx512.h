@@ -59,7 +59,9 @@ static inline Vf widen_e4m3(__m128i x) {
 static inline Vf load_e4m3(const uint8_t *p) {
   return widen_e4m3(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p)));
 }
-static inline Vf load_e4m3(const uint8_t *p, int n) { return widen_e4m3(_mm_maskz_loadu_epi8(first_lanes(n), p)); }
+static inline Vf load_e4m3(const uint8_t *p, int n) {
+  return widen_e4m3(_mm_maskz_loadu_epi8(first_lanes(n), p));
+}
 
 struct Vd {
   __m512i v;

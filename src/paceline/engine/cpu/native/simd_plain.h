@@ -28,14 +28,20 @@ static inline Vf load(const float *p, int n) {
   return a;
 }
 static inline void store(float *p, Vf a) { std::memcpy(p, &a, sizeof a); }
-static inline void store(float *p, Vf a, int n) { std::memcpy(p, &a, static_cast<size_t>(n) * sizeof(float)); }
+static inline void store(float *p, Vf a, int n) {
+  std::memcpy(p, &a, static_cast<size_t>(n) * sizeof(float));
+}
 
 static inline Vf operator+(Vf a, Vf b) { return {a.low + b.low, a.high + b.high}; }
 static inline Vf operator-(Vf a, Vf b) { return {a.low - b.low, a.high - b.high}; }
 static inline Vf operator*(Vf a, Vf b) { return {a.low * b.low, a.high * b.high}; }
 static inline Vf fma(Vf a, Vf b, Vf c) { return a * b + c; }
-static inline Vf max(Vf a, Vf b) { return {a.low > b.low ? a.low : b.low, a.high > b.high ? a.high : b.high}; }
-static inline Vf min(Vf a, Vf b) { return {a.low < b.low ? a.low : b.low, a.high < b.high ? a.high : b.high}; }
+static inline Vf max(Vf a, Vf b) {
+  return {a.low > b.low ? a.low : b.low, a.high > b.high ? a.high : b.high};
+}
+static inline Vf min(Vf a, Vf b) {
+  return {a.low < b.low ? a.low : b.low, a.high < b.high ? a.high : b.high};
+}
 
 static inline float reduce_add(Vf a) {
   const F4 half = a.low + a.high;

@@ -122,7 +122,8 @@ static inline simde__m256 extractf32x8_ps(simde__m512 a) {
 #undef _mm512_cvtepi32_epi16
 #define _mm512_cvtepi32_epi16(a) (::paceline::simde::convert<int16_t, simde__m256i, int32_t, simde__m512i>(a))
 #undef _mm512_cvtepu16_epi32
-#define _mm512_cvtepu16_epi32(a) (::paceline::simde::convert<uint32_t, simde__m512i, uint16_t, simde__m256i>(a))
+#define _mm512_cvtepu16_epi32(a) \
+  (::paceline::simde::convert<uint32_t, simde__m512i, uint16_t, simde__m256i>(a))
 #undef _mm512_cvtepi8_epi32
 #define _mm512_cvtepi8_epi32(a) (::paceline::simde::convert<int32_t, simde__m512i, int8_t, simde__m128i>(a))
 #undef _mm512_cvtepu8_epi32
