@@ -20,8 +20,8 @@ enum PlFormat : int32_t {
   PL_U4_F16 = 1,        // (q - 8) * d     float16 d      GGUF Q4_0
   PL_U4_F32_MIN = 2,    // q * d + m       float32 d, m   Q4_K, INT4 with zero points
   PL_U4_F32 = 3,        // (q - 8) * d     float32 d      INT4 of any group that 32 divides
-  PL_I8_F16 = 4,        // q * d           float16 d      GGUF Q8_0
-  PL_I8_F32_MIN = 5,    // q * d + m       float32 d, m   Q5_0, Q5_1, Q5_K
+  PL_I8_F16 = 4,        // q * d           float16 d      GGUF Q8_0, Q5_0
+  PL_I8_F32_MIN = 5,    // q * d + m       float32 d, m   Q5_1, Q5_K
   PL_I8_F32_MIN_16 = 6, // as above, d and m for each 16 columns: Q2_K, Q3_K, Q6_K
   PL_BF16 = 7,
   PL_F16 = 8,
