@@ -104,7 +104,9 @@ def test_naive_is_the_definition(form: str, activation: Activation, biases: bool
     layer = layer_of(form, 64, 32, activation, biases=biases, scale_input=scale_input)
     x, (ids, weights) = torch.randn(7, 64), routing(7, 2)
     expected = by_definition(x, ids, weights, layer)
-    torch.testing.assert_close(experts(x, ids, weights, layer).double(), expected, rtol=1e-4, atol=1e-5)
+    error = experts(x, ids, weights, layer).double() - expected
+    # A value may be the small difference of large ones: what counts is the scale of all.
+    assert error.abs().max() <= 1e-6 * expected.abs().max()
 
 
 def test_rounding_activations_too_costs_what_three_bits_of_mantissa_cost() -> None:
