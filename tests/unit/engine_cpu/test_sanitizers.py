@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from paceline.engine.cpu import levels
 from paceline.engine.cpu.build import find_compiler
 from tests.unit.engine_cpu import native
 
@@ -80,7 +81,7 @@ def test_what_is_wrong_is_found(expression: str, message: str, tmp_path: Path) -
     source.write_text(f'extern "C" int wrong(const int *p, int n) {{ return {expression}; }}\n')
     code = (
         "import numpy as np; from pathlib import Path; from tests.unit.engine_cpu.native import build;"
-        f"wrong = build(Path({str(source)!r}), 'plain').wrong;"
+        f"wrong = build(Path({str(source)!r}), {levels.supported()[0]!r}).wrong;"
         "wrong(np.zeros(40, np.int32).ctypes, 40)"
     )
     ran = run(["-c", code])

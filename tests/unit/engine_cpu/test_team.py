@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from paceline.engine.cpu.build import NATIVE, find_compiler
+from paceline.engine.cpu import levels
 from tests.unit.engine_cpu.native import SHIMS, build
 
 SOURCE = SHIMS / "team.cpp"
@@ -17,7 +18,7 @@ SIGNALS = 8  # that the shim asks for
 
 @pytest.fixture(scope="module")
 def team() -> ctypes.CDLL:
-    return build(SOURCE, "plain")
+    return build(SOURCE, levels.supported()[0])
 
 
 # Short runs end before helpers are awake, long programs grow past those that helpers may still read.
