@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from paceline.engine.cpu.build import NATIVE, find_compiler
 from paceline.engine.cpu import levels
+from paceline.engine.cpu.build import NATIVE, find_compiler
 from tests.unit.engine_cpu.native import SHIMS, build
 
 SOURCE = SHIMS / "team.cpp"
