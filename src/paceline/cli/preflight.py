@@ -8,7 +8,7 @@ from paceline.cli.screen import Screen
 from paceline.contracts.errors import InvalidRequest
 from paceline.engine.choice import choose
 from paceline.engine.cpu import build, levels
-from paceline.engine.cpu.support import check_model
+from paceline.engine.cpu.support import check_model, check_precision
 from paceline.engine.layout import plan_layout
 from paceline.engine.registry import EngineName
 from paceline.engine.support import check_weights
@@ -37,6 +37,8 @@ def check(files: ModelFiles, options: Options, screen: Screen) -> EngineName:
         check_weights(stored, files.path, options.device or "cpu")
         if engine == "cpu":
             check_model(config, stored, files.path)
+            for weights in (options.weights, options.decode_weights):
+                check_precision(stored, weights or "auto", files.path)
         for dtype in (options.kv_dtype, options.decode_kv_dtype):
             plan_layout(config, dtype or "float32")
     ChatTemplate.load(files)

@@ -14,7 +14,7 @@ from paceline.contracts.errors import InvalidRequest
 from paceline.engine.cpu.importance import measure_importance
 from paceline.engine.cpu.library import PlFormat, PlMatrix
 from paceline.engine.cpu.packing import Memory, Packer, Placed
-from paceline.engine.cpu.support import check_model, runs
+from paceline.engine.cpu.support import check_model, check_precision, runs
 from paceline.engine.cpu.weights import PackedModel, Weights, choose_format, pack_model
 from paceline.model.config import (
     DenseMlp,
@@ -158,6 +158,9 @@ def test_rows_that_no_groups_fit_are_refused_by_name() -> None:
     assert choose_format("w", stored, "auto") is PlFormat.BF16
     with pytest.raises(InvalidRequest, match=r"^w has 40 columns, which cannot be cut into groups of 32"):
         choose_format("w", stored, "int8")
+    check_precision({"w": stored}, "bfloat16", Path("m"))
+    with pytest.raises(InvalidRequest, match=r"^m: w has 40 columns, which"):
+        check_precision({"w": stored}, "int8", Path("m"))
 
 
 def test_requested_precisions_are_close(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from paceline.contracts.messages import Sampling
 from paceline.engine.calibration import calibrate, sample_tokens
 from paceline.engine.cpu import build, levels, library
 from paceline.engine.cpu.native_step import NativeStep
-from paceline.engine.cpu.support import check_model
+from paceline.engine.cpu.support import check_model, check_precision
 from paceline.engine.cpu.weights import PackedModel, Weights, pack_model
 from paceline.engine.interface import Outcome, Pages, Progress
 from paceline.engine.layout import KvDtype, PageLayout, plan_layout
@@ -73,6 +73,7 @@ class CpuEngine:
     def load(self, progress: Progress) -> None:
         stored = self._stored
         check_model(self._config, stored, self._files.path)
+        check_precision(stored, self._weights, self._files.path)
         self._library = library.load(build.library(levels.detect()))
         self._model = pack_model(
             self._config,

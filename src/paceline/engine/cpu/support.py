@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from paceline.contracts.errors import InvalidRequest
-from paceline.engine.cpu.weights import EXACT
+from paceline.engine.cpu.weights import EXACT, Weights, choose_format
 from paceline.model.config import DenseMlp, GroupedAttention, LayerConfig, ModelConfig
 from paceline.model.quantized.int4 import Int4Matrix
 from paceline.model.stored import StoredTensor
@@ -18,6 +18,17 @@ def check_model(config: ModelConfig, stored: Mapping[str, Stored], path: Path) -
     """Raises `InvalidRequest`, naming the model at `path` and the reason, for one that the cpu engine does not run."""
     if reason := runs(config, stored):
         raise InvalidRequest(f"{path}: the cpu engine does not run {reason}")
+
+
+def check_precision(stored: Mapping[str, Stored], weights: Weights, path: Path) -> None:
+    """Raises `InvalidRequest`, naming the model at `path` and the tensor, where a matrix cannot be stored in `weights`.
+    The model is one that the engine runs."""
+    for name, tensor in stored.items():
+        if isinstance(tensor, StoredTensor | Int4Matrix) and len(tensor.shape) == 2:
+            try:
+                choose_format(name, tensor, weights)
+            except InvalidRequest as e:
+                raise InvalidRequest(f"{path}: {e.message}") from e
 
 
 def runs(config: ModelConfig, stored: Mapping[str, Stored]) -> str | None:
