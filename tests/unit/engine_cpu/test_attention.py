@@ -25,7 +25,7 @@ from paceline.engine.torch.visibility import visible
 from paceline.model.config import Rope
 from paceline.model.floats import decode_bfloat16, decode_e4m3
 from paceline.model.rope import inverse_frequencies
-from tests.unit.engine_cpu.native import LEVELS, SHIMS, build
+from tests.unit.engine_cpu.native import SHIMS, build
 
 UInt8 = npt.NDArray[np.uint8]
 Float64 = npt.NDArray[np.float64]
@@ -39,12 +39,6 @@ FORMATS: dict[PlaneFormat, PlKv] = {
 K_SCALE, V_SCALE = 0.013, 0.021
 UNUSED_BYTES = 64
 """Before the plane in each page: what another layer would have there."""
-
-
-@pytest.fixture(params=LEVELS)
-def level(request: pytest.FixtureRequest) -> Level:
-    found: Level = request.param
-    return found
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 
 from paceline.engine.cpu.levels import Level
 from paceline.engine.cpu.library import PlFormat, PlMatrix
-from tests.unit.engine_cpu.native import LEVELS, SHIMS, build
+from tests.unit.engine_cpu.native import SHIMS, build
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
@@ -48,12 +48,6 @@ class Activations(ctypes.Structure):
         ("values", ctypes.c_void_p),
         ("factors", ctypes.c_void_p),
     )
-
-
-@pytest.fixture(params=LEVELS)
-def level(request: pytest.FixtureRequest) -> Level:
-    found: Level = request.param
-    return found
 
 
 @pytest.fixture
