@@ -2,9 +2,9 @@
 
     python -m bench.engine [--quick] [--peers] [--json FILE] [--threads N]
 
-SmolLM2-135M-Instruct, prompts of 128 tokens, 64 generated ones, medians of five runs. Everything runs in this process
-under the scheduler, sampling included; peers run by turns with it in environments of their own, which are built when
-they are missing. Compare ratios: figures of two machines, or of two days on one, say little.
+SmolLM2-135M-Instruct, prompts of 128 tokens, 64 generated ones, medians of five runs. All forms of this engine run in
+this process, by turns, under the scheduler, sampling included; peers come right behind, in environments of their own,
+which are built when they are missing. Compare ratios: figures of two machines, or of two days on one, say little.
 """
 
 import json
@@ -97,29 +97,31 @@ def _seconds(engine: CpuEngine, step: Step, samplings: Sequence[Sampling | None]
     return time.perf_counter() - began
 
 
-def speed(
-    case: Case, roofs: Roofs, repeat: int, batches: Sequence[int], prefills: Sequence[int]
-) -> list[Row]:
-    """Decode and prefill of one form, with what Python adds to a step."""
-    rows = []
-    for batch in batches:
-        rates, steps, added = [], [], []
-        for _ in range(repeat):
-            turns = case.decode(batch)
-            rates.append(batch * len(turns) / sum(t.seconds for t in turns))
-            steps += [1e3 * t.seconds for t in turns]
-            added.append(1e3 * statistics.median(t.seconds - t.engine for t in turns))
-            roofs.measure()
+def decoding(cases: Sequence[Case], roofs: Roofs, repeat: int, batch: int) -> Iterator[Row]:
+    """Decode of all forms, by turns so that they meet the same machine, with what Python adds to a step."""
+    runs: list[list[list[Turn]]] = [[] for _ in cases]
+    for _ in range(repeat):
+        for case, done in zip(cases, runs, strict=True):
+            done.append(case.decode(batch))
+        roofs.measure()
+    for case, done in zip(cases, runs, strict=True):
         config = {**case.config, "batch": batch}
-        rows += [
-            Row.of("paceline", config, "decode_tok_s", rates, "tok/s"),
-            Row.of("paceline", config, "step_p99", [quantile(steps, 0.99)], "ms"),
-            Row.of("paceline", config, "python_per_step", added, "ms"),
-        ]
-    for prompt in prefills:
-        rates = [case.loop.prefill(prompt) for _ in range(repeat)]
-        rows.append(Row.of("paceline", {**case.config, "prompt": prompt}, "prefill_tok_s", rates, "tok/s"))
-    return rows
+        rates = [batch * len(turns) / sum(t.seconds for t in turns) for turns in done]
+        steps = [1e3 * t.seconds for turns in done for t in turns]
+        added = [1e3 * statistics.median(t.seconds - t.engine for t in turns) for turns in done]
+        yield Row.of("paceline", config, "decode_tok_s", rates, "tok/s")
+        yield Row.of("paceline", config, "step_p99", [quantile(steps, 0.99)], "ms")
+        yield Row.of("paceline", config, "python_per_step", added, "ms")
+
+
+def prefilling(cases: Sequence[Case], repeat: int, prompt: int) -> Iterator[Row]:
+    """Prompts through all forms, by turns."""
+    rates: list[list[float]] = [[] for _ in cases]
+    for _ in range(repeat):
+        for case, done in zip(cases, rates, strict=True):
+            done.append(case.loop.prefill(prompt))
+    for case, done in zip(cases, rates, strict=True):
+        yield Row.of("paceline", {**case.config, "prompt": prompt}, "prefill_tok_s", done, "tok/s")
 
 
 def of_the_roof(case: Case, decode: Row, roofs: Roofs) -> Row:
@@ -141,21 +143,26 @@ def long_context(case: Case, repeat: int) -> Row:
 
 def verification(case: Case, repeat: int) -> Iterator[Row]:
     """The time of a step that verifies so many tokens over that of one."""
-    times = {drafted: case.verify(drafted, 4 * repeat) for drafted in DRAFTS}
+    times: dict[int, list[float]] = {drafted: [] for drafted in DRAFTS}
+    for _ in range(4 * repeat):
+        for drafted, measured in times.items():
+            measured += case.verify(drafted, 2)
     one = statistics.median(times[1])
     for drafted, measured in times.items():
         config = {**case.config, "tokens": drafted}
         yield Row.of("paceline verify / one", config, "step", [statistics.median(measured) / one], "x")
 
 
+def find(rows: Sequence[Row], metric: str, config: Config) -> Row:
+    """The row of this engine."""
+    return next(r for r in rows if r.what == "paceline" and r.metric == metric and r.config == config)
+
+
 def ratio(rows: Sequence[Row], metric: str, size: str, value: int, form: Config, base: Config) -> Row:
     """Between two rows of ours."""
-
-    def find(wanted: Config) -> Row:
-        return next(r for r in rows if r.metric == metric and r.config == {**wanted, size: value})
-
+    of, to = (find(rows, metric, {**wanted, size: value}).median for wanted in (form, base))
     name = f"{form['weights']} {form['kv']} / {base['weights']} {base['kv']}"
-    return Row.of(name, {size: value}, metric, [find(form).median / find(base).median], "x")
+    return Row.of(name, {size: value}, metric, [of / to], "x")
 
 
 def against_peers(ours: Sequence[Row], theirs: Sequence[Row]) -> Iterator[Row]:
@@ -170,24 +177,28 @@ def against_peers(ours: Sequence[Row], theirs: Sequence[Row]) -> Iterator[Row]:
             yield Row.of(f"paceline / {best.what}", size, row.metric, [row.median / best.median], "x")
 
 
-def measure(files: ModelFiles, threads: int, *, quick: bool) -> tuple[list[Row], list[Row]]:
-    """Rows of all forms, and rows of the roofs."""
+def measure(files: ModelFiles, threads: int, roofs: Roofs, *, quick: bool) -> list[Row]:
+    """Rows of all forms."""
     repeat = 2 if quick else 5
     batches, prefills = ((1, 8), PREFILLS[:1]) if quick else (BATCHES, PREFILLS)
-    roofs = Roofs(threads)
+    as_filed = [Case(files, "auto", kv, threads) for kv in KV]
+    recoded = [Case(files, weights, KV[0], threads) for weights in WEIGHTS if weights != "auto"]
     rows: list[Row] = []
-    for weights in WEIGHTS:
-        for kv in KV if weights == "auto" else KV[:1]:
-            case = Case(files, weights, kv, threads)
-            if weights == "auto":
-                found = speed(case, roofs, repeat, batches, prefills)
-                rows += [*found, of_the_roof(case, found[0], roofs), long_context(case, repeat)]
-                rows += verification(case, repeat)
-            else:
-                rows += speed(case, roofs, repeat, batches[:3], prefills[:1])
-            case.close()
+    for batch in batches:
+        cases = as_filed + recoded if batch in batches[:3] else as_filed
+        rows += decoding(cases, roofs, repeat, batch)
+    for prompt in prefills:
+        cases = as_filed + recoded if prompt == prefills[0] else as_filed
+        rows += prefilling(cases, repeat, prompt)
+    for case in as_filed:
+        alone = {**case.config, "batch": 1}
+        rows.append(of_the_roof(case, find(rows, "decode_tok_s", alone), roofs))
+        rows.append(long_context(case, repeat))
+        rows += verification(case, repeat)
+    for case in as_filed + recoded:
+        case.close()
     rows += comparisons(rows, batches, prefills)
-    return rows, roofs.rows()
+    return rows
 
 
 def comparisons(rows: Sequence[Row], batches: Sequence[int], prefills: Sequence[int]) -> Iterator[Row]:
@@ -202,28 +213,28 @@ def comparisons(rows: Sequence[Row], batches: Sequence[int], prefills: Sequence[
         yield ratio(rows, "prefill_tok_s", "prompt", prefills[0], form, to)
 
 
-def capacity(files: ModelFiles, threads: int) -> Iterator[Row]:
+def capacity(files: ModelFiles, threads: int, repeat: int) -> Iterator[Row]:
     """Sequences of 1k tokens that fit where 32 do in bfloat16, and their tokens per second while all of them decode."""
-    rates = {}
+    memory = 32 * pages_for(FULL) * plan_layout(read_config(files), KV[0]).page_bytes
+    loops, rates = [], [list[float]() for _ in KV]
     for kv in KV:
         engine = CpuEngine(files, weights="auto", kv_dtype=kv, threads=threads)
         engine.load(lambda done, total: None)
-        pages = (
-            32
-            * pages_for(FULL)
-            * plan_layout(read_config(files), KV[0]).page_bytes
-            // engine.layout.page_bytes
-        )
-        fit = pages // pages_for(FULL)
-        turns = Loop(engine, pages, Limits(sequences=fit)).decode(fit, FULL - OUTPUT, OUTPUT // 4)
-        rates[kv] = fit * len(turns) / sum(t.seconds for t in turns)
+        pages = memory // engine.layout.page_bytes
+        # Long steps, so that whoever is computed first says little until all are.
+        limits = Limits(step_tokens=2 * FULL, sequences=pages // pages_for(FULL))
+        loops.append(Loop(engine, pages, limits))
+    for _ in range(repeat):
+        for loop, measured in zip(loops, rates, strict=True):
+            turns = loop.decode(loop.limits.sequences, FULL - 2 * OUTPUT, OUTPUT // 4)
+            measured.append(loop.limits.sequences * len(turns) / sum(t.seconds for t in turns))
+    for kv, loop, measured in zip(KV, loops, rates, strict=True):
         config: Config = {"weights": "Q4_1", "kv": kv, "context": FULL}
-        yield Row.of("paceline", config, "sequences_that_fit", [fit], "")
-        yield Row.of("paceline", config, "peak_decode_tok_s", [rates[kv]], "tok/s")
-        engine.close()
-    yield Row.of(
-        f"{KV[1]} / {KV[0]}", {"context": FULL}, "peak_decode_tok_s", [rates[KV[1]] / rates[KV[0]]], "x"
-    )
+        yield Row.of("paceline", config, "sequences_that_fit", [loop.limits.sequences], "")
+        yield Row.of("paceline", config, "peak_decode_tok_s", measured, "tok/s")
+        loop.engine.close()
+    gain = [narrow / wide for wide, narrow in zip(*rates, strict=True)]
+    yield Row.of(f"{KV[1]} / {KV[0]}", {"context": FULL}, "peak_decode_tok_s", gain, "x")
 
 
 def process(threads: int, *, quick: bool) -> Iterator[Row]:
@@ -252,12 +263,14 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     options = parser.parse_args()
     path = Path(ensure_default(lambda done, total: None))
-    ours, roofs = measure(locate(str(path)), options.threads, quick=options.quick)
+    roofs = Roofs(options.threads)
+    ours = measure(locate(str(path)), options.threads, roofs, quick=options.quick)
     if not options.quick:
-        ours += capacity(locate(str(path)), options.threads)
+        ours += capacity(locate(str(path)), options.threads, 2)
     ours += process(options.threads, quick=options.quick)
     rivals = peers.measure(path, _cases(options.threads, quick=options.quick)) if options.peers else []
-    report([*roofs, *ours, *rivals, *against_peers(ours, rivals)], "engine", options.json)
+    roofs.measure()
+    report([*roofs.rows(), *ours, *rivals, *against_peers(ours, rivals)], "engine", options.json)
 
 
 def _cases(threads: int, *, quick: bool) -> Cases:

@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+import paceline.runtime.lean  # noqa: F401  # as a worker does
 from bench.loop import Loop
 from paceline.contracts.hashing import PAGE_TOKENS
 from paceline.engine.cpu.engine import CpuEngine

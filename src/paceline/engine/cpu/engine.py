@@ -59,10 +59,9 @@ class CpuEngine:
 
     @cached_property
     def fingerprint(self) -> bytes:
-        return fingerprint_of(self._config, self._stored)
+        return fingerprint_of(self._config, self._open())
 
-    @cached_property
-    def _stored(self) -> Mapping[str, Stored]:
+    def _open(self) -> Mapping[str, Stored]:
         return open_weights(self._files, self._config)
 
     @property
@@ -71,7 +70,9 @@ class CpuEngine:
         return self._packed.nbytes
 
     def load(self, progress: Progress) -> None:
-        stored = self._stored
+        # Mapped files count as memory of the process as long as they are open.
+        stored = self._open()
+        self.fingerprint = fingerprint_of(self._config, stored)
         check_model(self._config, stored, self._files.path)
         check_precision(stored, self._weights, self._files.path)
         self._library = library.load(build.library(levels.detect()))
