@@ -42,12 +42,12 @@ Delta: TypeAlias = Text | Reasoning | CallBegun | CallArguments
 
 
 class TokenLogprob(msgspec.Struct, frozen=True):
-    """A token of the answer, the natural logarithm of its probability, and the likeliest (token, logprob) beside it,
-    likeliest first."""
+    """The bytes of a token of the answer, the natural logarithm of its probability, and the likeliest (bytes, logprob)
+    in its place, likeliest first."""
 
-    token: int
+    token: bytes
     logprob: float
-    top: tuple[tuple[int, float], ...]
+    top: tuple[tuple[bytes, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
