@@ -5,6 +5,7 @@ A change here is a change of the wire: a new field with a default keeps old byte
 """
 
 from paceline.contracts import messages as m
+from paceline.contracts.frames import Logprobs
 
 WORK = m.Work(
     request_id="0f" * 16,
@@ -15,6 +16,23 @@ WORK = m.Work(
     prompt=[1, 2, 3],
     sampling=m.Sampling(max_tokens=8, temperature=0.0, logit_bias={5: -1.5}, stop_token_ids=(2,)),
     deadline=1767225600.5,
+)
+BATCH_WORK = m.Work(
+    request_id="0f" * 16,
+    attempt=1,
+    gateway="gw1",
+    tenant="acme",
+    salt=b"\x01\x02\x03",
+    prompt=[1, 2],
+    sampling=m.Sampling(max_tokens=8, grammar='{"grammars":[]}', logprobs=0, prompt_logprobs=3),
+    deadline=1767225600.5,
+    output=[4],
+    low_priority=True,
+)
+BATCH_WORK_JSON = (
+    b'{"request_id":"0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f","attempt":1,"gateway":"gw1","tenant":"acme","salt":"AQID",'
+    b'"prompt":[1,2],"sampling":{"max_tokens":8,"grammar":"{\\"grammars\\":[]}","logprobs":0,"prompt_logprobs":3},'
+    b'"deadline":1767225600.5,"output":[4],"low_priority":true}'
 )
 WORK_JSON = (
     b'{"request_id":"0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f","attempt":2,"gateway":"gw1","tenant":"acme","salt":"AQID",'
@@ -45,8 +63,8 @@ GOLDEN: list[tuple[m.Message, bytes]] = [
         b'{"type":"prefill","work":' + WORK_JSON + b',"transfer_id":"aa","v":2}',
     ),
     (
-        m.Generate(work=WORK, source=m.LocalPrefill()),
-        b'{"type":"generate","work":' + WORK_JSON + b',"source":{"type":"local"},"draft":true,"v":2}',
+        m.Generate(work=BATCH_WORK, source=m.LocalPrefill()),
+        b'{"type":"generate","work":' + BATCH_WORK_JSON + b',"source":{"type":"local"},"draft":true,"v":2}',
     ),
     (m.Cancel(request_id="r", attempt=3), b'{"type":"cancel","request_id":"r","attempt":3,"v":2}'),
     (
@@ -67,9 +85,10 @@ GOLDEN: list[tuple[m.Message, bytes]] = [
             worker="p1",
             cached=m.CachedTokens(host=128),
             timings=m.Timings(queue=0.25, compute=1.5),
+            prompt_logprobs=[Logprobs(-0.5, ((7, -0.25), (3, -0.5)))],
         ),
         b'{"type":"started","request_id":"r","attempt":1,"worker":"p1","cached":{"host":128},'
-        b'"timings":{"queue":0.25,"compute":1.5},"v":2}',
+        b'"timings":{"queue":0.25,"compute":1.5},"prompt_logprobs":[[-0.5,[[7,-0.25],[3,-0.5]]]],"v":2}',
     ),
     (
         m.Done(

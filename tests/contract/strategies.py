@@ -29,8 +29,10 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
         return st.sampled_from(args)
     if origin is list:
         return st.lists(values(args[0]), max_size=3)
-    if origin is tuple:
+    if origin is tuple and args[-1] is ...:
         return st.lists(values(args[0]), max_size=3).map(tuple)
+    if origin is tuple:
+        return st.tuples(*map(values, args))
     if origin is dict:
         return st.dictionaries(values(args[0]), values(args[1]), max_size=3)
     return st.builds(kind, **{f.name: values(f.type) for f in msgspec.structs.fields(kind) if f.name != "v"})

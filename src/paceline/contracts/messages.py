@@ -11,7 +11,15 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from paceline.contracts.frames import Logprobs
+
 VERSION = 2
+
+MAX_LOGPROBS = 20
+"""Alternatives that a token's log probability may come with."""
+
+MAX_PROMPT_LOGPROBS = 2**17
+"""Log probabilities of a whole prompt, alternatives included, that fit into one message."""
 
 FinishReason: TypeAlias = Literal["stop", "length"]
 Role: TypeAlias = Literal["gateway", "prefill", "decode", "kvstore", "drafter"]
@@ -29,6 +37,13 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `temperature` 0 is greedy. `top_k` 0 and `top_p` 1 are off. `seed` keys the counter-based random numbers: the
     token at one position depends on the seed and the logits alone. The gateway fills it when the client gave none.
+
+    `grammar`, the JSON of an llguidance TopLevelGrammar, says what the output may be; "" is anything. Tokens that it
+    forbids are excluded before all else. Its end ends the answer, with reason "stop".
+
+    `logprobs` asks for log probabilities of the output tokens, each with as many of the likeliest alternatives, and
+    `prompt_logprobs` for those of the prompt from its second token on. They are of the model's own distribution,
+    before grammar, biases, penalties and temperature.
     """
 
     max_tokens: int
@@ -43,6 +58,9 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     seed: int = 0
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    grammar: str = ""
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -50,6 +68,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `output` holds tokens that an earlier attempt already gave to the client: a new attempt continues behind them.
     `salt` is the root of the tenant's page-hash chain (32 bytes). `deadline` is in UNIX seconds.
+    `low_priority` work waits for all other.
     """
 
     request_id: str
@@ -61,6 +80,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     sampling: Sampling
     deadline: float
     output: list[int] = []
+    low_priority: bool = False
 
 
 # --- how KV pages travel --------------------------------------------------------------------------
@@ -206,13 +226,16 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Started(Message, frozen=True, tag="started"):
-    """The worker that ran the prompt: what it really reused and how long it took. Precedes its first token."""
+    """The worker that ran the prompt: what it really reused and how long it took. Precedes its first token.
+
+    `prompt_logprobs` are of the prompt's tokens from the second on, where they were asked for."""
 
     request_id: str
     attempt: int
     worker: str
     cached: CachedTokens
     timings: Timings
+    prompt_logprobs: list[Logprobs] = []
     v: int = VERSION
 
 
