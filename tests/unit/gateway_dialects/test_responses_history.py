@@ -66,7 +66,12 @@ def test_a_turn_of_codex() -> None:
             ],
         },
         {"role": "tool", "tool_call_id": "c1", "name": "exec_command", "content": "1"},
-        {"role": "tool", "tool_call_id": "c2", "name": "multi_agent_v1__spawn_agent", "content": "cut\nshort"},
+        {
+            "role": "tool",
+            "tool_call_id": "c2",
+            "name": "multi_agent_v1__spawn_agent",
+            "content": "cut\nshort",
+        },
         {"role": "assistant", "content": "Done."},
         {"role": "user", "content": "Thanks."},
     ]
@@ -89,7 +94,13 @@ def test_a_system_message_in_mid_conversation_stays_there() -> None:
 
 
 def test_an_answer_in_any_order_is_one_message() -> None:
-    items = [say("user", "?"), call("c", "f", ""), say("assistant", "a"), say("assistant", "b"), output("c", "x")]
+    items = [
+        say("user", "?"),
+        call("c", "f", ""),
+        say("assistant", "a"),
+        say("assistant", "b"),
+        output("c", "x"),
+    ]
     assert messages(items)[1] == {
         "role": "assistant",
         "content": "a\n\nb",
@@ -99,7 +110,15 @@ def test_an_answer_in_any_order_is_one_message() -> None:
 
 def test_thoughts_come_with_what_they_led_to_and_a_summary_stands_in() -> None:
     thought = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "short"}]}
-    items = [say("user", "?"), thought, call("c", "f", "{}"), output("c", "x"), thought, say("user", "!"), thought]
+    items = [
+        say("user", "?"),
+        thought,
+        call("c", "f", "{}"),
+        output("c", "x"),
+        thought,
+        say("user", "!"),
+        thought,
+    ]
     assert messages(items) == [
         {"role": "user", "content": "?"},
         {
@@ -114,7 +133,11 @@ def test_thoughts_come_with_what_they_led_to_and_a_summary_stands_in() -> None:
 
 
 def test_encrypted_thoughts_are_nothing() -> None:
-    items = [say("user", "?"), {"type": "reasoning", "summary": [], "encrypted_content": "x"}, say("assistant", "a")]
+    items = [
+        say("user", "?"),
+        {"type": "reasoning", "summary": [], "encrypted_content": "x"},
+        say("assistant", "a"),
+    ]
     assert messages(items)[1] == {"role": "assistant", "content": "a"}
 
 
@@ -147,7 +170,10 @@ def test_a_refusal_is_what_the_assistant_said() -> None:
         ({"role": "robot", "content": ""}, "input[1].role"),
         ({"role": "user"}, "input[1].content"),
         ({"role": "user", "content": None}, "input[1].content"),
-        ({"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}, "input[1].content[0].type"),
+        (
+            {"role": "user", "content": [{"type": "input_image", "image_url": "x"}]},
+            "input[1].content[0].type",
+        ),
         ({"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}, "input[1].content[0].type"),
         ({"role": "user", "content": [{"type": "input_text"}]}, "input[1].content[0].text"),
         ({"role": "user", "content": [{"type": "input_text", "text": 1}]}, "input[1].content[0].text"),

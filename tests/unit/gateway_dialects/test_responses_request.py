@@ -50,7 +50,13 @@ def test_a_string_is_what_the_user_says_and_the_rest_has_defaults() -> None:
     assert asked.prompts == (Conversation([{"role": "user", "content": "hi"}], {}),)
     sampling = asked.sampling
     assert (sampling.temperature, sampling.top_p, sampling.max_tokens) == (1.0, 1.0, NO_LIMIT)
-    assert (asked.model, asked.choices, asked.tools, asked.shape, asked.logprobs) == ("m", 1, None, None, None)
+    assert (asked.model, asked.choices, asked.tools, asked.shape, asked.logprobs) == (
+        "m",
+        1,
+        None,
+        None,
+        None,
+    )
     assert (asked.stream, asked.cache_key, asked.low_priority) == (False, None, False)
 
 
@@ -84,7 +90,11 @@ def test_how_tokens_are_chosen() -> None:
         ({"text": {"format": {"type": "text"}, "verbosity": "low"}}, lambda a: a.shape is None),
         ({"text": {"format": {"type": "json_object"}}}, lambda a: a.shape == JsonSchema({"type": "object"})),
         (
-            {"text": {"format": {"type": "json_schema", "name": "n", "schema": {"enum": [1]}, "strict": True}}},
+            {
+                "text": {
+                    "format": {"type": "json_schema", "name": "n", "schema": {"enum": [1]}, "strict": True}
+                }
+            },
             lambda a: a.shape == JsonSchema({"enum": [1]}),
         ),
     ],
@@ -211,7 +221,9 @@ def test_what_is_no_request_is_refused(body: bytes) -> None:
 
 def test_functions_are_offered_and_what_others_run_is_ignored_with_a_warning() -> None:
     spoken = parse(tools=[WEATHER, {"type": "web_search", "filters": {"x": 1}}, SPAWN, TIME])
-    weather = Tool("weather", "Of a city.", {"type": "object", "properties": {"city": {"type": "string"}}}, True)
+    weather = Tool(
+        "weather", "Of a city.", {"type": "object", "properties": {"city": {"type": "string"}}}, True
+    )
     spawn = Tool("agents__spawn", None, NOTHING)
     assert spoken.ask.tools == ToolUse((weather, spawn, Tool("time", None, NOTHING)), "auto", True)
     assert spoken.warnings == (
@@ -260,7 +272,9 @@ def test_which_tool_is_to_be_called(choice: Any, chosen: Any, names: list[str]) 
         lambda inner: (
             st.lists(inner, max_size=4)
             | st.dictionaries(
-                st.sampled_from(["type", "role", "content", "output", "name", "tools", "call_id", "text", "id"]),
+                st.sampled_from(
+                    ["type", "role", "content", "output", "name", "tools", "call_id", "text", "id"]
+                ),
                 inner | st.sampled_from(["message", "function_call", "function_call_output", "reasoning"]),
                 max_size=5,
             )

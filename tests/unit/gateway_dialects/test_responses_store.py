@@ -8,7 +8,7 @@ import pytest
 from paceline.contracts.errors import InvalidRequest
 from paceline.gateway.answer import Head, Usage
 from paceline.gateway.ask import Conversation
-from paceline.gateway.deltas import Answer, CallArguments, CallBegun, End, Reasoning, Text, ToolCall
+from paceline.gateway.deltas import Answer, CallArguments, CallBegun, Delta, End, Reasoning, Text, ToolCall
 from paceline.gateway.dialects.responses import RESPONSES, SpokenResponses
 from paceline.gateway.dialects.responses_lookup import delete, input_items, retrieve
 from paceline.gateway.dialects.responses_store import Limits, ResponseStore, Shelf, StoredItem, StoredResponse
@@ -24,8 +24,8 @@ class Clock:
         return self.now
 
 
-def spoken(store: ResponseStore, tenant: str = "t", **fields: Any) -> SpokenResponses:
-    return RESPONSES.parse(json.dumps(fields).encode(), vocab=1).resolve(store, tenant)
+def spoken(kept: ResponseStore, tenant: str = "t", **fields: Any) -> SpokenResponses:
+    return RESPONSES.parse(json.dumps(fields).encode(), vocab=1).resolve(kept, tenant)
 
 
 def messages(request: SpokenResponses) -> list[dict[str, Any]]:
@@ -68,7 +68,12 @@ def test_a_streamed_response_is_continued_with_its_calls(store: ResponseStore) -
     tools = [{"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "f"}]}]
     renderer = spoken(store, input="?", tools=tools).renderer(Head("a1", "m", 1))
     renderer.begin(USAGE)
-    deltas = [Reasoning("hm"), Text("On it."), CallBegun(0, "c", "n__f"), CallArguments(0, '{"a":1}')]
+    deltas: list[Delta] = [
+        Reasoning("hm"),
+        Text("On it."),
+        CallBegun(0, "c", "n__f"),
+        CallArguments(0, '{"a":1}'),
+    ]
     renderer.deltas(0, deltas, ())
     renderer.finish(0, End("tool_calls"))
     renderer.end(USAGE)
@@ -136,7 +141,8 @@ def test_without_a_store_nothing_can_be_referred_to(fields: dict[str, Any], para
 
 
 def test_nothing_is_kept_of_what_is_not_to_be_stored_or_failed(store: ResponseStore) -> None:
-    assert answer(store, "a1", "One.", input="?", store=False)["store"] is False
+    request = spoken(store, input="?", store=False)
+    assert request.whole(Head("a1", "m", 1), [Answer("One.")], USAGE)["store"] is False
     renderer = spoken(store, input="?").renderer(Head("a2", "m", 1))
     renderer.error(Problem(502, "m", "server_error", "worker_lost"))
     assert len(store.of("t")) == 0
@@ -180,7 +186,7 @@ def test_the_input_is_listed_in_pages_and_in_full(store: ResponseStore) -> None:
         "type": "message",
         "status": "completed",
         "role": "assistant",
-        "content": [{"type": "output_text", "annotations": [], "logprobs": [], "text": "One."}],
+        "content": [{"type": "output_text", "text": "One.", "annotations": []}],
     }
     third = {
         "id": "item_a200",
@@ -287,3 +293,10 @@ def test_an_item_that_two_responses_hold_outlives_the_older_one() -> None:
     shelf.put(StoredResponse("b", None, (newer,), (), b""))
     shelf.delete("a")
     assert shelf.item("item_a") == newer
+
+
+def test_unknown_fields_of_an_item_are_not_shown_whatever_they_hold(store: ResponseStore) -> None:
+    body = b'{"input":[{"role":"user","content":"?","x":"\xff","y":' + b"[" * 900 + b"]" * 900 + b"}]}"
+    RESPONSES.parse(body, vocab=1).resolve(store, "t").whole(Head("a1", "m", 1), [Answer("One.")], USAGE)
+    (item,) = input_items(store.of("t"), "resp_a1", {})["data"]
+    assert item.keys() == {"id", "type", "status", "role", "content"}

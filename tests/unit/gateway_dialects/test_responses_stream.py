@@ -102,10 +102,16 @@ def test_the_bytes_of_text() -> None:
         + at
         + b',"text":"a\\"\\n\xc3\xa9","logprobs":[]}\n\n'
         b"event: response.content_part.done\n"
-        b'data: {"type":"response.content_part.done","sequence_number":7,' + at + b',"part":' + part + b"}\n\n"
+        b'data: {"type":"response.content_part.done","sequence_number":7,'
+        + at
+        + b',"part":'
+        + part
+        + b"}\n\n"
         b"event: response.output_item.done\n"
         b'data: {"type":"response.output_item.done","sequence_number":8,"output_index":0,"item":'
-        b'{"id":"msg_ab00","type":"message","status":"completed","role":"assistant","content":[' + part + b"]}}\n\n"
+        b'{"id":"msg_ab00","type":"message","status":"completed","role":"assistant","content":['
+        + part
+        + b"]}}\n\n"
     )
     (last,) = events(renderer.end(USAGE))
     assert (last["type"], last["sequence_number"]) == ("response.completed", 9)
@@ -224,7 +230,9 @@ def test_an_answer_of_nothing_is_an_empty_message() -> None:
 
 def test_an_error_in_mid_stream_ends_it_with_what_there_is() -> None:
     renderer = spoken().renderer(HEAD)
-    found = events(renderer.begin(USAGE) + renderer.deltas(0, [Reasoning("a"), Text("b")], ()) + renderer.error(BUSY))
+    found = events(
+        renderer.begin(USAGE) + renderer.deltas(0, [Reasoning("a"), Text("b")], ()) + renderer.error(BUSY)
+    )
     last = found[-1]
     assert (last["type"], last["sequence_number"]) == ("response.failed", len(found) - 1)
     response = last["response"]
@@ -310,7 +318,9 @@ def _deltas(pieces: list[tuple[str, list[str]]]) -> list[Delta]:
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from(["text", "reasoning", "call"]), st.lists(st.text(max_size=5), max_size=3))),
+    st.lists(
+        st.tuples(st.sampled_from(["text", "reasoning", "call"]), st.lists(st.text(max_size=5), max_size=3))
+    ),
     st.sampled_from(["stop", "length", "tool_calls"]),
 )
 def test_the_sum_of_the_events_is_the_whole_answer(pieces: list[tuple[str, list[str]]], end: Any) -> None:
@@ -322,7 +332,9 @@ def test_the_sum_of_the_events_is_the_whole_answer(pieces: list[tuple[str, list[
     last = found[-1]["response"]
 
     assert [e["sequence_number"] for e in found] == list(range(len(found)))
-    assert {k: v for k, v in last.items() if k != "output"} == {k: v for k, v in whole.items() if k != "output"}
+    assert {k: v for k, v in last.items() if k != "output"} == {
+        k: v for k, v in whole.items() if k != "output"
+    }
     ids = [item["id"] for item in last["output"]]
     assert len(set(ids)) == len(ids)
     for kind, delta in (

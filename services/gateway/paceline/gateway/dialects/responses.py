@@ -128,9 +128,7 @@ class Responses:
 
     def parse(self, body: bytes, *, vocab: int) -> SpokenResponses:
         request = read_request(body)
-        offered = offer(
-            request.tools, request.tool_choice, parallel=request.parallel_tool_calls is not False
-        )
+        offered = offer(request.tools, request.tool_choice, parallel=request.parallel_tool_calls is not False)
         return SpokenResponses(request, _items(request), offered)
 
     def problem(self, problem: Problem, request_id: str) -> Any:
@@ -143,7 +141,7 @@ RESPONSES = Responses()
 def _items(request: ResponsesRequest) -> tuple[Item, ...]:
     if isinstance(request.input, str):
         json = orjson.dumps({"type": "message", "role": "user", "content": request.input})
-        return (Item(json, Message("user", request.input)),)
+        return (Item(json, "message", Message("user", request.input)),)
     return tuple(read_item(item, f"input[{i}]") for i, item in enumerate(request.input or ()))
 
 

@@ -68,7 +68,9 @@ class ResponseEvents:
     def end(self, usage: Usage) -> bytes:
         response = ended(self._frame, self._output, usage, cut=self._cut, at=time.time())
         self._keep(response)
-        return self._event("response.incomplete" if self._cut else "response.completed", {"response": response})
+        return self._event(
+            "response.incomplete" if self._cut else "response.completed", {"response": response}
+        )
 
     def error(self, problem: Problem) -> bytes:
         """Clients want a response to have begun before it fails."""

@@ -23,7 +23,7 @@ _TEXT_PARTS = ("input_text", "output_text", "text", "summary_text", "reasoning_t
 T = TypeVar("T")
 
 
-class Part(msgspec.Struct, frozen=True):
+class Part(msgspec.Struct, frozen=True, omit_defaults=True):
     """One part of a content."""
 
     type: str
@@ -35,7 +35,7 @@ Parts: TypeAlias = Annotated[list[Part], Meta(max_length=MAX_PARTS)]
 Content: TypeAlias = str | Parts
 
 
-class Message(msgspec.Struct, frozen=True):
+class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     """What somebody said."""
 
     role: str
@@ -43,7 +43,7 @@ class Message(msgspec.Struct, frozen=True):
     id: str | None = None
 
 
-class Thought(msgspec.Struct, frozen=True):
+class Thought(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the model thought; nobody but its maker reads an `encrypted_content`."""
 
     content: Parts | None = None
@@ -51,7 +51,7 @@ class Thought(msgspec.Struct, frozen=True):
     id: str | None = None
 
 
-class FunctionCall(msgspec.Struct, frozen=True):
+class FunctionCall(msgspec.Struct, frozen=True, omit_defaults=True):
     """What an earlier answer called; `arguments` is JSON text."""
 
     call_id: str
@@ -61,7 +61,7 @@ class FunctionCall(msgspec.Struct, frozen=True):
     id: str | None = None
 
 
-class CustomCall(msgspec.Struct, frozen=True):
+class CustomCall(msgspec.Struct, frozen=True, omit_defaults=True):
     """What an earlier answer of another model called, with free text."""
 
     call_id: str
@@ -71,7 +71,7 @@ class CustomCall(msgspec.Struct, frozen=True):
     id: str | None = None
 
 
-class CallOutput(msgspec.Struct, frozen=True):
+class CallOutput(msgspec.Struct, frozen=True, omit_defaults=True):
     """What came of a call."""
 
     call_id: str
@@ -90,9 +90,10 @@ Value: TypeAlias = Message | Thought | FunctionCall | CustomCall | CallOutput | 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """An item as it was sent, and what it says."""
+    """An item as it was sent, its type, and what it says."""
 
     json: bytes
+    kind: str
     value: Value
 
 
@@ -140,7 +141,7 @@ def read_item(json: bytes | Raw, at: str) -> Item:
         case Thought(content, summary):
             _check_parts(content or (), f"{at}.content")
             _check_parts(summary or (), f"{at}.summary")
-    return Item(data, value)
+    return Item(data, name, value)
 
 
 def text_of(content: str | Sequence[Part]) -> str:

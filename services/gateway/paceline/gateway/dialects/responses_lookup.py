@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import orjson
+import msgspec
 
 from paceline.contracts.errors import InvalidRequest
+from paceline.gateway.dialects.responses_items import Message, read_item
 from paceline.gateway.dialects.responses_store import Shelf, StoredItem, StoredResponse
 from paceline.gateway.errors import Rejected, http_problem
 
@@ -71,13 +72,17 @@ def _limit(text: str) -> int:
 
 
 def _shown(stored: StoredItem) -> dict[str, Any]:
-    """An item in its long form, which clients may have left out."""
-    item: dict[str, Any] = {**orjson.loads(stored.json), "id": stored.id}
-    item["type"] = item.get("type") or "message"
-    if item["type"] != "message":
-        return item
-    if isinstance(item["content"], str):
-        kind = "output_text" if item["role"] == "assistant" else "input_text"
-        part: dict[str, Any] = {"type": kind, "text": item["content"]}
-        item["content"] = [{**part, "annotations": []} if kind == "output_text" else part]
-    return {"status": "completed", **item}
+    """An item in its long form, with what the model saw of it."""
+    item = read_item(stored.json, "input")
+    fields: dict[str, Any] = msgspec.to_builtins(item.value)
+    if isinstance(item.value, Message):
+        content = fields["content"]
+        if isinstance(content, str):
+            kind = "output_text" if item.value.role == "assistant" else "input_text"
+            content = [{"type": kind, "text": content}]
+        fields["content"] = [_part(part) for part in content]
+    return {**fields, "id": stored.id, "type": item.kind, "status": "completed"}
+
+
+def _part(part: dict[str, Any]) -> dict[str, Any]:
+    return {**part, "annotations": []} if part["type"] == "output_text" else part

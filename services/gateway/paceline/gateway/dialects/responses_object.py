@@ -137,4 +137,3 @@ def _format(wanted: Format) -> dict[str, Any]:
 
 def _choice(choice: Choice | None) -> Any:
     return msgspec.to_builtins(choice) if isinstance(choice, ChosenTool) else choice or "auto"
-

@@ -1,6 +1,6 @@
 """Responses that can be continued, for a while: in the memory of one gateway, each tenant's apart.
 
-A response holds its own input only and names the one before it, so that a conversation is kept once, however long it is.
+A response holds its own input only and names the one before it: a conversation is kept once, however long it gets.
 Reading a response keeps the ones before it alive too: what has not been used for longest is forgotten first.
 """
 
