@@ -17,9 +17,7 @@ from paceline.gateway.errors import Problem, internal, problem_of, too_large, un
 from paceline.gateway.router import context_too_long
 
 HEAD = Head("ab", "m", 12)
-SPOKEN = MESSAGES.parse(
-    b'{"model":"m","max_tokens":8,"messages":[{"role":"user","content":"x"}]}', vocab=10
-)
+SPOKEN = MESSAGES.parse(b'{"model":"m","max_tokens":8,"messages":[{"role":"user","content":"x"}]}', vocab=10)
 CACHED = CachedTokens(device=64, host=128)
 STARTED = Started(request_id="ab", attempt=1, worker="p", cached=CACHED, timings=Timings())
 BEGUN = Usage(200, 1, 0.0, STARTED, None)
@@ -320,9 +318,7 @@ def test_problems(problem: Problem, kind: str, message: str) -> None:
     [
         (context_too_long(5000, 4096), "prompt is too long: 5000 tokens > 4096 maximum"),
         (
-            e.ContextTooLong(
-                "this worker's maximum context length is 64 tokens, and 65 are to be continued"
-            ),
+            e.ContextTooLong("this worker's maximum context length is 64 tokens, and 65 are to be continued"),
             "prompt is too long: 65 tokens > 64 maximum",
         ),
         (e.ContextTooLong("no room"), "prompt is too long: no room"),

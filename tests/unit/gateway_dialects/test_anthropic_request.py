@@ -75,9 +75,7 @@ def test_all_that_can_be_asked_for() -> None:
     assert ask == Ask(
         model="m",
         prompts=(Conversation([USER], {"enable_thinking": True, "reasoning_effort": "high"}),),
-        sampling=Sampling(
-            max_tokens=NO_LIMIT, temperature=0.5, top_p=0.25, top_k=7, seed=ask.sampling.seed
-        ),
+        sampling=Sampling(max_tokens=NO_LIMIT, temperature=0.5, top_p=0.25, top_k=7, seed=ask.sampling.seed),
         stops=("a", "bc"),
         tools=ToolUse((Tool("read", "reads", SCHEMA, strict=True),), Named("read"), parallel=False),
         shape=JsonSchema({"type": "array"}),

@@ -1,4 +1,4 @@
-"""POST /v1/messages, as Anthropic's clients speak it. Of count_tokens `anthropic_request.parse_count` reads the body."""
+"""POST /v1/messages, as Anthropic's clients speak it. Bodies of count_tokens: `anthropic_request.parse_count`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,10 +4,10 @@ Fields that no prompt shows, such as cache_control and citations, are not listed
 when a client moves its cache breakpoints. Which blocks a turn may hold is said by its type.
 """
 
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, Raw
 
 MAX_TURNS = 10_000
 MAX_BLOCKS = 10_000
@@ -34,11 +34,11 @@ class RedactedThinkingBlock(Block, frozen=True, tag="redacted_thinking"):
 
 
 class ToolUseBlock(Block, frozen=True, tag="tool_use"):
-    """A call."""
+    """A call; `input` is a JSON object."""
 
     id: str
     name: str
-    input: dict[str, Any]
+    input: Raw
 
 
 Texts: TypeAlias = str | Annotated[list[TextBlock], Meta(max_length=MAX_BLOCKS)]

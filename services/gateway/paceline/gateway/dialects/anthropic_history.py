@@ -37,7 +37,7 @@ def conversation(system: Texts | None, turns: Sequence[Turn]) -> list[dict[str, 
             case UserTurn():
                 messages += _user(turn, names, f"messages[{i}]")
             case AssistantTurn():
-                messages.append(_assistant(turn, names))
+                messages.append(_assistant(turn, names, f"messages[{i}]"))
     if isinstance(turns[-1], AssistantTurn):
         raise InvalidRequest(
             "The conversation ends with the assistant; this server cannot continue an answer that was begun for it: "
@@ -88,7 +88,7 @@ def _result(block: ToolResultBlock, names: dict[str, str], at: str) -> dict[str,
     return {"role": "tool", "tool_call_id": block.tool_use_id, "name": name, "content": content}
 
 
-def _assistant(turn: AssistantTurn, names: dict[str, str]) -> dict[str, Any]:
+def _assistant(turn: AssistantTurn, names: dict[str, str], at: str) -> dict[str, Any]:
     """Notes the names of the turn's calls in `names`. Pieces of one answer are joined as they were cut: by nothing."""
     if isinstance(turn.content, str):
         return {"role": "assistant", "content": turn.content}
@@ -98,8 +98,18 @@ def _assistant(turn: AssistantTurn, names: dict[str, str]) -> dict[str, Any]:
     }
     if reasoning := "".join(b.thinking for b in turn.content if isinstance(b, ThinkingBlock)):
         message["reasoning_content"] = reasoning
-    calls = [b for b in turn.content if isinstance(b, ToolUseBlock)]
+    calls = []
+    for i, block in enumerate(turn.content):
+        if isinstance(block, ToolUseBlock):
+            names[block.id] = block.name
+            calls.append(called(block.id, block.name, _input(block, f"{at}.content[{i}]")))
     if calls:
-        names.update((call.id, call.name) for call in calls)
-        message["tool_calls"] = [called(call.id, call.name, call.input) for call in calls]
+        message["tool_calls"] = calls
     return message
+
+
+def _input(block: ToolUseBlock, at: str) -> str:
+    text = bytes(block.input).decode()
+    if not text.startswith("{"):
+        raise InvalidRequest("The input of a call is a JSON object", param=f"{at}.input")
+    return text

@@ -10,14 +10,15 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, Raw
 
 from paceline.contracts.errors import InvalidRequest
 from paceline.contracts.messages import Sampling
 from paceline.gateway.ask import NO_LIMIT, Ask, Conversation, JsonSchema
 from paceline.gateway.dialects.anthropic_blocks import MAX_TURNS, Texts, Turn
 from paceline.gateway.dialects.anthropic_history import conversation
-from paceline.gateway.dialects.anthropic_tools import MAX_TOOLS, Choice, ToolSpec, tool_use
+from paceline.gateway.dialects.anthropic_tools import Choice, ToolSpec, tool_use
+from paceline.gateway.dialects.chat_tools import MAX_TOOLS, schema_of
 from paceline.gateway.dialects.decoding import decode
 from paceline.gateway.dialects.openai_fields import LEAST_TEMPERATURE, check_stops
 
@@ -51,7 +52,7 @@ Thinking: TypeAlias = ThinkingEnabled | ThinkingAdaptive | ThinkingBetweenTools 
 class OutputFormat(msgspec.Struct, frozen=True, tag_field="type", tag="json_schema"):
     """The schema that the answer's text must follow."""
 
-    schema: dict[str, Any]
+    schema: Raw
 
 
 class OutputConfig(msgspec.Struct, frozen=True):
@@ -78,21 +79,27 @@ class PromptBody(msgspec.Struct, frozen=True, kw_only=True):
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None
-    mcp_servers: list[msgspec.Raw] | None = None
+    mcp_servers: list[Raw] | None = None
 
     def ask(self, sampling: Sampling) -> Ask:
         """Raises `InvalidRequest` for what cannot be honoured."""
         if self.mcp_servers:
             raise InvalidRequest("This server calls no MCP servers: offer their tools", param="mcp_servers")
         config = self.output_config or OutputConfig()
-        shape = config.format or self.output_format
         return Ask(
             model=self.model,
             prompts=(Conversation(conversation(self.system, self.messages), self._options(config)),),
             sampling=sampling,
             tools=tool_use(self.tools, self.tool_choice),
-            shape=JsonSchema(shape.schema) if shape else None,
+            shape=self._shape(config),
         )
+
+    def _shape(self, config: OutputConfig) -> JsonSchema | None:
+        if config.format is not None:
+            return JsonSchema(schema_of(config.format.schema, "output_config.format.schema"))
+        if self.output_format is not None:
+            return JsonSchema(schema_of(self.output_format.schema, "output_format.schema"))
+        return None
 
     def _options(self, config: OutputConfig) -> dict[str, Any]:
         """Variables of the template. As with Anthropic's models, who does not ask for thinking gets none."""

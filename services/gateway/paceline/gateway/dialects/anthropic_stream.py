@@ -15,7 +15,6 @@ from paceline.gateway.dialects.anthropic_answer import SIGNATURE, final_usage, f
 from paceline.gateway.dialects.anthropic_errors import problem_body
 from paceline.gateway.errors import Problem
 
-
 _DELTA = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":{"type":'
 _FIELDS: dict[type[Delta], bytes] = {
     Text: b'"text_delta","text":',
@@ -27,7 +26,7 @@ _SIGNED = b'"signature_delta","signature":' + orjson.dumps(SIGNATURE) + b"}}\n\n
 
 def _event(fields: dict[str, Any]) -> bytes:
     # The Python SDK drops an event without the line that names it.
-    return b"event: " + fields["type"].encode() + b"\ndata: " + orjson.dumps(fields) + b"\n\n"
+    return b"event: " + str(fields["type"]).encode() + b"\ndata: " + orjson.dumps(fields) + b"\n\n"
 
 
 _PING = _event({"type": "ping"})
@@ -76,8 +75,7 @@ class Events:
             case CallArguments(index, text):
                 return self._calls[index] + orjson.dumps(text) + b"}}\n\n"
             case CallBegun(_, call_id, name):
-                block = {"type": "tool_use", "id": call_id, "name": name, "input": {}}
-                opened = self._open(CallBegun, block)
+                opened = self._open(CallBegun, {"type": "tool_use", "id": call_id, "name": name, "input": {}})
                 self._calls.append(self._delta)
                 return opened
 

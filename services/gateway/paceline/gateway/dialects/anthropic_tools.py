@@ -1,15 +1,14 @@
 """Tools as Anthropic's Messages offer them."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, Raw
 
 from paceline.contracts.errors import InvalidRequest
 from paceline.gateway.ask import Named, Tool, ToolChoice, ToolUse
-
-MAX_TOOLS = 1024
+from paceline.gateway.dialects.chat_tools import schema_of
 
 _Name = Annotated[str, Meta(pattern=r"\A[a-zA-Z0-9_-]{1,128}\Z")]
 
@@ -20,7 +19,7 @@ class ToolSpec(msgspec.Struct, frozen=True):
     name: _Name | None = None
     type: str | None = None
     description: str | None = None
-    input_schema: dict[str, Any] | None = None
+    input_schema: Raw = Raw()
     strict: bool | None = None
 
 
@@ -75,13 +74,14 @@ def tool_use(specs: Sequence[ToolSpec] | None, choice: Choice | None) -> ToolUse
 
 
 def _tool(spec: ToolSpec, at: str) -> Tool | None:
-    if spec.input_schema is None:
+    if bytes(spec.input_schema) in (b"", b"null"):
         if spec.type not in (None, "custom"):
             return None
         raise InvalidRequest("A tool needs an input_schema", param=f"{at}.input_schema")
     if spec.name is None:
         raise InvalidRequest("A tool needs a name", param=f"{at}.name")
-    return Tool(spec.name, spec.description, spec.input_schema, bool(spec.strict))
+    schema = schema_of(spec.input_schema, f"{at}.input_schema")
+    return Tool(spec.name, spec.description, schema, bool(spec.strict))
 
 
 def _chosen(choice: Choice | None) -> ToolChoice:

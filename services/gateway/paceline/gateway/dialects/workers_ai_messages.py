@@ -4,13 +4,20 @@ Calls come in OpenAI's form, or flat and without ids, as Workers AI itself once 
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, Raw
 
 from paceline.contracts.errors import InvalidRequest
-from paceline.gateway.dialects.chat_messages import MAX_CALLS, MAX_PARTS, Call, CalledFunction, ChatMessage, Part
+from paceline.gateway.dialects.chat_messages import (
+    MAX_CALLS,
+    MAX_PARTS,
+    Call,
+    CalledFunction,
+    ChatMessage,
+    Part,
+)
 from paceline.gateway.dialects.chat_tools import MAX_NAME, Function, ToolSpec
 
 
@@ -19,7 +26,7 @@ class RunCall(msgspec.Struct, frozen=True):
 
     id: str | None = None
     name: str | None = None
-    arguments: str | dict[str, Any] | None = None
+    arguments: Raw = Raw()
     function: CalledFunction | None = None
 
 
@@ -41,7 +48,7 @@ class RunTool(msgspec.Struct, frozen=True):
     function: Function | None = None
     name: Annotated[str, Meta(min_length=1, max_length=MAX_NAME)] | None = None
     description: str | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: Raw = Raw()
 
 
 def chat_messages(messages: Sequence[RunMessage]) -> list[ChatMessage]:
@@ -85,7 +92,7 @@ def _call(call: RunCall, new_id: str, at: str) -> Call:
         return Call(call.id or new_id, call.function)
     if call.name is None:
         raise InvalidRequest("A call names its function", param=f"{at}.name")
-    return Call(call.id or new_id, CalledFunction(call.name, call.arguments or ""))
+    return Call(call.id or new_id, CalledFunction(call.name, call.arguments))
 
 
 def _earliest(waiting: dict[str, str], name: str | None) -> str | None:

@@ -4,7 +4,7 @@ Unknown fields are ignored; a known one that would change the answer and is not 
 """
 
 import secrets
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta, Raw
@@ -13,7 +13,7 @@ from paceline.contracts.errors import InvalidRequest
 from paceline.contracts.messages import Sampling
 from paceline.gateway.ask import NO_LIMIT, Ask, Conversation, JsonSchema, Prompt
 from paceline.gateway.dialects.chat_messages import MAX_MESSAGES, check_messages, conversation
-from paceline.gateway.dialects.chat_tools import MAX_TOOLS, Choice, tool_use
+from paceline.gateway.dialects.chat_tools import MAX_TOOLS, Choice, schema_of, tool_use
 from paceline.gateway.dialects.decoding import decode
 from paceline.gateway.dialects.openai_fields import LEAST_TEMPERATURE
 from paceline.gateway.dialects.workers_ai_messages import RunMessage, RunTool, chat_messages, tool_specs
@@ -34,7 +34,7 @@ class RunFormat(msgspec.Struct, frozen=True):
     """The shape of the answer. `json_schema` is the schema, or OpenAI's object around it."""
 
     type: Literal["text", "json_object", "json_schema"]
-    json_schema: dict[str, Any] | None = None
+    json_schema: Raw = Raw()
 
 
 class RunBody(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,11 +118,10 @@ def _shape(form: RunFormat | None) -> JsonSchema | None:
         return None
     if form.type == "json_object":
         return JsonSchema({"type": "object"})
-    if form.json_schema is None:
-        raise InvalidRequest("A schema is needed", param="response_format.json_schema")
+    given = schema_of(form.json_schema, "response_format.json_schema")
     # No keyword of JSON Schema is called so.
-    schema = form.json_schema.get("schema")
-    return JsonSchema(schema if isinstance(schema, dict) else form.json_schema)
+    schema = given.get("schema")
+    return JsonSchema(schema if isinstance(schema, dict) else given)
 
 
 def _or(value: float | None, default: float) -> float:
