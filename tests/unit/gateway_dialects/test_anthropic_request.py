@@ -308,6 +308,12 @@ def test_next_to_greedy_is_greedy() -> None:
             "messages[0].content[0].input",
         ),
         (
+            {"messages": [{"role": "assistant", "content": [CALL | {"input": {"x": "x" * 600_000}}]}]},
+            "messages[0].content[0].input",
+        ),
+        ({"tools": [{"name": "x", "input_schema": []}]}, "tools[0].input_schema"),
+        ({"output_format": {"type": "json_schema", "schema": 1}}, "output_format.schema"),
+        (
             {"messages": [USER, {"role": "user", "content": [text("x"), result()]}]},
             "messages[1].content[1].tool_use_id",
         ),

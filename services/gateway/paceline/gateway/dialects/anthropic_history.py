@@ -16,7 +16,10 @@ from paceline.gateway.dialects.anthropic_blocks import (
     UserTurn,
     joined,
 )
-from paceline.gateway.dialects.chat_messages import called
+from paceline.gateway.dialects.decoding import decode_within
+
+# More than a model writes in one call.
+MAX_INPUT_BYTES = 512 << 10
 
 # Claude Code puts this line before its prompt. Some versions change a hash in it with every request, behind which no
 # cached prefix would be found.
@@ -102,14 +105,14 @@ def _assistant(turn: AssistantTurn, names: dict[str, str], at: str) -> dict[str,
     for i, block in enumerate(turn.content):
         if isinstance(block, ToolUseBlock):
             names[block.id] = block.name
-            calls.append(called(block.id, block.name, _input(block, f"{at}.content[{i}]")))
+            calls.append(_call(block, f"{at}.content[{i}]"))
     if calls:
         message["tool_calls"] = calls
     return message
 
 
-def _input(block: ToolUseBlock, at: str) -> str:
-    text = bytes(block.input).decode()
-    if not text.startswith("{"):
+def _call(block: ToolUseBlock, at: str) -> dict[str, Any]:
+    arguments = decode_within(block.input, MAX_INPUT_BYTES, f"{at}.input")
+    if not isinstance(arguments, dict):
         raise InvalidRequest("The input of a call is a JSON object", param=f"{at}.input")
-    return text
+    return {"id": block.id, "type": "function", "function": {"name": block.name, "arguments": arguments}}
