@@ -1,5 +1,7 @@
 """A model that says anything that a grammar allows."""
 
+# ruff: noqa: RUF001 - the bars of DeepSeek's markers are not those of ASCII
+
 import random
 from collections.abc import Collection, Sequence
 
@@ -8,7 +10,14 @@ import llguidance
 from tests.unit.gateway_formats.speech import Piece, Special
 
 # Ends of free text, which single random bytes would hardly ever find.
-WORDS = ("</think>", "\n</parameter>\n", "</arg_value>", "</arg_value>\n", "</｜DSML｜parameter>\n", "<|end|>")  # noqa: RUF001
+WORDS = (
+    "</think>",
+    "\n</parameter>\n",
+    "</arg_value>",
+    "</arg_value>\n",
+    "</｜DSML｜parameter>\n",
+    "<|end|>",
+)
 _ENDS = tuple(b'"]}')
 
 
@@ -20,7 +29,9 @@ class Vocabulary:
     def __init__(self, special: Collection[str]) -> None:
         words = [word.encode() for word in WORDS if not any(name in word for name in special)]
         names = sorted(special)
-        self.tokens = [bytes([byte]) for byte in range(256)] + words + [name.encode() for name in names] + [b"<eos>"]
+        self.tokens = (
+            [bytes([byte]) for byte in range(256)] + words + [name.encode() for name in names] + [b"<eos>"]
+        )
         self.eos_token_id = len(self.tokens) - 1
         self.special_token_ids = list(range(256 + len(words), len(self.tokens)))
         self._special = dict(zip(names, self.special_token_ids, strict=False))

@@ -87,7 +87,8 @@ def test_demanded_calls_are_made_and_valid(name: str, special: bool, thinking: b
         grammar = family.grammar(tools, None, thinking=thinking)
         assert grammar is not None
         made = [
-            answer(family, vocabulary.sample(grammar, seed), tools=tools, thinking=thinking) for seed in range(8)
+            answer(family, vocabulary.sample(grammar, seed), tools=tools, thinking=thinking)
+            for seed in range(8)
         ]
         assert {one.text for one in made} == {""}
         counts[str(choice), parallel] = {valid(one) for one in made}
@@ -125,7 +126,10 @@ def test_strict_tools_hold_the_calls_that_a_model_chooses_to_make(name: str, spe
 
 
 SHAPES: list[tuple[Shape, str]] = [
-    (JsonSchema({"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"]}), r'(?s)\{\s*"a".*\}'),
+    (
+        JsonSchema({"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"]}),
+        r'(?s)\{\s*"a".*\}',
+    ),
     (JsonSchema({"enum": ["x", 5]}), '"x"|5'),
     (Regex("[a-c]{3}/[0-9]"), "[a-c]{3}/[0-9]"),
     (Lark('start: "yes" | NO\nNO: /no+/'), "yes|no+"),

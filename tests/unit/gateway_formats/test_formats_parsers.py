@@ -15,16 +15,14 @@ from paceline.gateway.formats.machine import Machine
 from paceline.gateway.formats.plain import Plain
 from tests.unit.gateway_formats.speech import FAMILIES, TOOLS, answer, cut, said, tokens
 
-KIMI_CALL = (
-    "<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{\"text\": \"a\"}<|tool_call_end|>"
-)
+KIMI_CALL = '<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{"text": "a"}<|tool_call_end|>'
 DS = "<｜tool▁calls▁begin｜>{}<｜tool▁calls▁end｜>"
 DSML = "\n\n<｜DSML｜function_calls>\n{}\n</｜DSML｜function_calls>"
 
 # family, what the model says, what that is
 CASES: list[tuple[str, str, Answer]] = [
     ("hermes", "Just text. \n", said("Just text. \n")),
-    ("hermes", "<think>\nHm.\n</think>\n\nHi", said("Hi", reasoning="\nHm.\n")),
+    ("hermes", "<think>\nHm.\n</think>\n\nHi", said("Hi", reasoning="Hm.\n")),
     ("hermes", "a < b <tool", said("a < b <tool")),
     (
         "hermes",
@@ -172,10 +170,51 @@ def test_an_answer_is_what_it_says_and_not_how_it_comes(family: str, text: str, 
 # Parts of every family's form, from which mostly nonsense is made.
 PARTS = sorted(
     {marker for family in FAMILIES.values() for marker in (*family.markers, *family.openers)}
-    | {'{"name": "f", ', '"arguments": ', '{"a": [1, "}"]}', '"x\\"', "}", "]", "\n", " ", "text", "é", '"', ":"}
-    | {"<function=f>", "<parameter=text>", "</parameter>", "</function>", "functions.f:0", "f", "function", ";"}
-    | {'<｜DSML｜parameter name="', '" string="false">', "</｜DSML｜parameter>", "</｜DSML｜invoke>", "```json", "```"}
-    | {"[f(", "count=", "1", ", ", "'a\\u0041", ")", "analysis", " to=functions.f", "<think>", "</think>", "\\"}
+    | {
+        '{"name": "f", ',
+        '"arguments": ',
+        '{"a": [1, "}"]}',
+        '"x\\"',
+        "}",
+        "]",
+        "\n",
+        " ",
+        "text",
+        "é",
+        '"',
+        ":",
+    }
+    | {
+        "<function=f>",
+        "<parameter=text>",
+        "</parameter>",
+        "</function>",
+        "functions.f:0",
+        "f",
+        "function",
+        ";",
+    }
+    | {
+        '<｜DSML｜parameter name="',
+        '" string="false">',
+        "</｜DSML｜parameter>",
+        "</｜DSML｜invoke>",
+        "```json",
+        "```",
+    }
+    | {
+        "[f(",
+        "count=",
+        "1",
+        ", ",
+        "'a\\u0041",
+        ")",
+        "analysis",
+        " to=functions.f",
+        "<think>",
+        "</think>",
+        "\\",
+    }
 )
 
 
@@ -252,7 +291,11 @@ def test_a_template_opens_the_reasoning() -> None:
 
 def test_special_tokens_of_no_form_are_not_read() -> None:
     parser = FAMILIES["hermes"].parser(TOOLS, lambda: "id", thinking=False)
-    assert [parser.push("a"), parser.special("<|im_end|>"), parser.push("b")] == [[Text("a")], [], [Text("b")]]
+    assert [parser.push("a"), parser.special("<|im_end|>"), parser.push("b")] == [
+        [Text("a")],
+        [],
+        [Text("b")],
+    ]
 
 
 def test_a_bare_counter_means_the_only_tool() -> None:
@@ -282,7 +325,9 @@ def test_work_grows_with_the_length_of_arguments_alone(name: str) -> None:
 
 
 def test_nothing_piles_up_in_a_megabyte_of_deep_arguments() -> None:
-    arguments = '{"map":' + "[" * 300_000 + '"' + "</tool_call>" * 30_000 + '"' + "9" * 40_000 + "]" * 300_000 + "}"
+    arguments = (
+        '{"map":' + "[" * 300_000 + '"' + "</tool_call>" * 30_000 + '"' + "9" * 40_000 + "]" * 300_000 + "}"
+    )
     parser = FAMILIES["hermes"].parser(TOOLS, lambda: "id", thinking=False)
     assert isinstance(parser, Machine)
     passed = most = 0

@@ -84,7 +84,10 @@ def test_a_property_holds_by_itself() -> None:
         "properties": {"a/b c": {"items": {"$ref": "#"}}, "d": {"type": "null"}},
         "required": ["d"],
     }
-    moved = {"properties": {"a/b c": {"items": {"$ref": "#/$defs/root"}}, "d": {"type": "null"}}, "required": ["d"]}
+    moved = {
+        "properties": {"a/b c": {"items": {"$ref": "#/$defs/root"}}, "d": {"type": "null"}},
+        "required": ["d"],
+    }
     assert schemas.member(root, "d") == {"type": "null"}
     assert schemas.member(root, "a/b c") == {
         "$defs": {"root": moved},
@@ -95,7 +98,8 @@ def test_a_property_holds_by_itself() -> None:
 @pytest.mark.skipif(not DATA.is_dir(), reason="the public schemas are not here")
 @pytest.mark.parametrize("collection", ["Glaiveai2K", "Github_easy"])
 def test_few_schemas_from_the_wild_are_refused(collection: str) -> None:
-    found = [json.loads(line)["schema"] for line in gzip.open(DATA / f"{collection}.jsonl.gz", "rt")]
+    with gzip.open(DATA / f"{collection}.jsonl.gz", "rt") as lines:
+        found = [json.loads(line)["schema"] for line in lines]
     refused = 0
     for schema in found:
         try:

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +43,14 @@ THINKING = {"GLM-4.6", "GLM-4.7-Flash", "Kimi-K2-Thinking", "Qwen-Qwen3-0.6B"} |
 
 # What a template writes before and after what the model said.
 BEFORE = re.compile(
-    r"<\|im_start\|>assistant\n?|<\|assistant\|>|<\|im_assistant\|>assistant<\|im_middle\|>|<｜Assistant｜>(</think>)?|"  # noqa: RUF001
+    r"<\|im_start\|>assistant\n?|<\|assistant\|>(</think>)?|<\|im_assistant\|>assistant<\|im_middle\|>|<｜Assistant｜>(</think>)?|"  # noqa: RUF001
     r"<\|start\|>assistant|<\|header_start\|>assistant<\|header_end\|>\n\n|"
     r"<\|start_header_id\|>assistant<\|end_header_id\|>\n\n"
 )
 AFTER = re.compile(r"(<\|im_end\|>\n?|<｜end▁of▁sentence｜>|<\|eot\|>|<\|eot_id\|>)$")  # noqa: RUF001
+
+# The other two change a list while they render, which the sandbox of chat templates forbids.
+RENDERED = sorted(FAMILIES.keys() - {"Kimi-K2-Instruct", "Kimi-K2-Thinking"})
 
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the public templates are not here")
 
@@ -68,7 +72,8 @@ def test_other_templates_are_told_by_their_signs() -> None:
     assert detect("{{ messages }}", ()).name == "plain"
     assert detect("{% if tools %}{{ tools }}{% endif %}", ()).name == "hermes"
     v3 = detect("'<｜tool▁calls▁begin｜>' + '```json'", ())  # noqa: RUF001
-    assert isinstance(v3, DeepSeekV3) and v3.fenced
+    assert isinstance(v3, DeepSeekV3)
+    assert v3.fenced
 
 
 def standard(schema: Any) -> Any:
@@ -90,7 +95,11 @@ def examples(count: int) -> Iterator[tuple[list[dict[str, Any]], list[tuple[str,
     """Functions, and calls of them."""
     for collection in ("parallel_multiple", "multiple"):
         tools = (DATA / f"tools/BFCL_v4_{collection}.json").read_text(encoding="utf-8").splitlines()
-        answers = (DATA / f"tools/possible_answer/BFCL_v4_{collection}.json").read_text(encoding="utf-8").splitlines()
+        answers = (
+            (DATA / f"tools/possible_answer/BFCL_v4_{collection}.json")
+            .read_text(encoding="utf-8")
+            .splitlines()
+        )
         for line, truth in list(zip(tools, answers, strict=True))[:count]:
             calls = [
                 (name, {key: first(values) for key, values in arguments.items() if values[0] != ""})
@@ -108,14 +117,18 @@ def first(values: list[Any]) -> Any:
     return value
 
 
+@cache
+def template(name: str) -> ChatTemplate:
+    return ChatTemplate(source(name), special_tokens={"bos_token": ""})
+
+
 def rendered(name: str, form: Any, functions: Any, messages: list[dict[str, Any]]) -> str:
-    template = ChatTemplate(source(name), special_tokens={"bos_token": ""})
     tools = [{"type": "function", "function": function} for function in functions]
-    return template.render(form.history(messages), tools=tools, add_generation_prompt=False)
+    return template(name).render(form.history(messages), tools=tools, add_generation_prompt=False)
 
 
 @needs_data
-@pytest.mark.parametrize("name", sorted(FAMILIES))
+@pytest.mark.parametrize("name", RENDERED)
 def test_calls_in_the_history_are_read_back_as_themselves(name: str) -> None:
     form = detect(source(name), ())
     assert isinstance(form, Family)
@@ -144,7 +157,9 @@ def test_calls_in_the_history_are_read_back_as_themselves(name: str) -> None:
 def conversation(*calls: str) -> list[dict[str, Any]]:
     """A question, these calls in one message, their results in another order, and a last word."""
     made = [{"id": i, "type": "function", "function": {"name": "f", "arguments": {"x": i}}} for i in calls]
-    results = [{"role": "tool", "tool_call_id": i, "name": "f", "content": f"result {i}"} for i in reversed(calls)]
+    results = [
+        {"role": "tool", "tool_call_id": i, "name": "f", "content": f"result {i}"} for i in reversed(calls)
+    ]
     return [
         {"role": "user", "content": "q"},
         {"role": "assistant", "content": "I will.", "reasoning_content": "Hm.", "tool_calls": made},
@@ -163,7 +178,7 @@ FUNCTIONS = [
 
 
 @needs_data
-@pytest.mark.parametrize("name", sorted(FAMILIES))
+@pytest.mark.parametrize("name", RENDERED)
 def test_conversations_with_several_calls_can_be_told(name: str) -> None:
     text = rendered(name, detect(source(name), ()), FUNCTIONS, conversation("a", "b"))
     order = [text.index(part) for part in ("result a", "result b", "done")]

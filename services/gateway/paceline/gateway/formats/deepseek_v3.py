@@ -1,14 +1,13 @@
 """DeepSeek V3 (a fenced block of JSON) and V3.1 (bare JSON), between special tokens."""
-# ruff: noqa: RUF001, RUF002 - the bars of DeepSeek's markers are not those of ASCII
-
+# ruff: noqa: RUF001 - the bars of DeepSeek's markers are not those of ASCII
 
 from collections.abc import Collection
 
-from paceline.gateway.formats.lark import Grammar
-from paceline.gateway.formats.constraints import Callee, Calls
 from paceline.gateway.ask import ToolUse
 from paceline.gateway.formats import jsontext
+from paceline.gateway.formats.constraints import Callee, Calls
 from paceline.gateway.formats.family import Family, repeated
+from paceline.gateway.formats.lark import Grammar
 from paceline.gateway.formats.output import Output
 from paceline.gateway.formats.source import Markers, Source, Steps
 
@@ -71,7 +70,9 @@ class DeepSeekV3(Family):
             arguments = grammar.json(callee.schema)
             if self.fenced:
                 head = f"{_CALL}function{_SEPARATOR}{callee.name}\n{_FENCE}json\n"
-                return f"{grammar.written(head)} {arguments} {grammar.written(f'{newline}{_FENCE}{_END_CALL}')}"
+                return (
+                    f"{grammar.written(head)} {arguments} {grammar.written(f'{newline}{_FENCE}{_END_CALL}')}"
+                )
             return f"{grammar.written(_CALL + callee.name + _SEPARATOR)} {arguments} {grammar.written(_END_CALL)}"
 
         newline = "\n"

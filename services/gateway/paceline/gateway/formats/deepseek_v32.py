@@ -4,11 +4,11 @@
 from collections.abc import Collection
 from typing import Any
 
-from paceline.gateway.formats.lark import Grammar
-from paceline.gateway.formats.constraints import Callee, Calls
-from paceline.gateway.formats import fields
 from paceline.gateway.ask import ToolUse
+from paceline.gateway.formats import fields
+from paceline.gateway.formats.constraints import Callee, Calls
 from paceline.gateway.formats.family import Family
+from paceline.gateway.formats.lark import Grammar
 from paceline.gateway.formats.output import Output
 from paceline.gateway.formats.source import Markers, Source, Steps
 from paceline.gateway.formats.values import ANY, STRING, Arguments, parameters
@@ -72,7 +72,9 @@ class DeepSeekV32(Family):
 
     def block(self, grammar: Grammar, calls: Calls) -> str:
         def field(key: str, schema: Any) -> str:
-            text, other = (grammar.written(f'{_PARAMETER}{key}" string="{flag}">') for flag in ("true", "false"))
+            text, other = (
+                grammar.written(f'{_PARAMETER}{key}" string="{flag}">') for flag in ("true", "false")
+            )
             end = fields.End(_END_PARAMETER, after="\n")
             return grammar.one_of(
                 f"{text if is_text else other} {way}" for is_text, way in fields.ways(grammar, schema, end)

@@ -54,14 +54,21 @@ class Family:
         return grammar.encode(self.start(grammar, calls, shape, thinking=thinking))
 
     def history(self, messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        return list(messages)
+        """Without empty lists of calls, which templates take for calls."""
+        return [
+            {key: value for key, value in message.items() if value or key != "tool_calls"}
+            for message in messages
+        ]
 
     def answer(self, source: Source, out: Output, tools: ToolUse | None, *, thinking: bool) -> Steps[None]:
         """Reads a whole answer, whose calls are text without `tools`."""
         blanks = yield from source.blanks()
         opened = (self.thinks or thinking) and (yield from source.accept(THINK))
         if opened or thinking:
-            out.reasoning("" if opened else blanks)
+            if opened:
+                yield from newlines(source, drop)
+            else:
+                out.reasoning(blanks.lstrip("\n"))
             ends = Markers(END_THINK, *(self.openers if tools else ()))
             end = yield from source.until(ends, out.reasoning)
             if end == END_THINK:

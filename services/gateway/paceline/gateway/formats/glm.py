@@ -4,11 +4,11 @@ import re
 from collections.abc import Collection
 from typing import Any
 
-from paceline.gateway.formats.lark import Grammar
-from paceline.gateway.formats.constraints import Callee, Calls
-from paceline.gateway.formats import fields
 from paceline.gateway.ask import ToolUse
+from paceline.gateway.formats import fields
+from paceline.gateway.formats.constraints import Callee, Calls
 from paceline.gateway.formats.family import Family, repeated
+from paceline.gateway.formats.lark import Grammar
 from paceline.gateway.formats.output import Output
 from paceline.gateway.formats.source import Markers, Source, Steps
 from paceline.gateway.formats.values import Arguments, parameters

@@ -4,13 +4,12 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from paceline.gateway.formats.lark import ANYTHING, Grammar
-from paceline.gateway.formats.constraints import Callee, Calls
-from paceline.gateway.ask import Shape
-from paceline.gateway.ask import ToolUse
+from paceline.gateway.ask import Shape, ToolUse
 from paceline.gateway.formats import jsontext
+from paceline.gateway.formats.constraints import Callee, Calls
 from paceline.gateway.formats.family import Family
 from paceline.gateway.formats.histories import one_call_each
+from paceline.gateway.formats.lark import ANYTHING, Grammar
 from paceline.gateway.formats.output import Output
 from paceline.gateway.formats.source import Markers, Sink, Source, Steps, drop
 

@@ -1,11 +1,11 @@
 """Hermes, Qwen2.5, Qwen3: <tool_call>{"name": ..., "arguments": {...}}</tool_call>."""
 
-from paceline.gateway.formats.lark import Grammar
-from paceline.gateway.formats.jsontext import quoted
-from paceline.gateway.formats.constraints import Callee, Calls
 from paceline.gateway.ask import ToolUse
 from paceline.gateway.formats import jsontext
+from paceline.gateway.formats.constraints import Callee, Calls
 from paceline.gateway.formats.family import Family, repeated
+from paceline.gateway.formats.jsontext import quoted
+from paceline.gateway.formats.lark import Grammar
 from paceline.gateway.formats.output import Output
 from paceline.gateway.formats.source import Markers, Source, Steps
 

@@ -4,11 +4,11 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from paceline.gateway.formats.lark import Grammar
-from paceline.gateway.formats.constraints import Callee, Calls
 from paceline.gateway.ask import ToolUse
 from paceline.gateway.formats import jsontext
+from paceline.gateway.formats.constraints import Callee, Calls
 from paceline.gateway.formats.family import Family
+from paceline.gateway.formats.lark import Grammar
 from paceline.gateway.formats.output import Output
 from paceline.gateway.formats.source import Markers, Source, Steps
 
@@ -46,7 +46,7 @@ class KimiK2(Family):
         ids: dict[str, str] = {}
         count = 0
         told: list[dict[str, Any]] = []
-        for message in messages:
+        for message in super().history(messages):
             if message.get("tool_calls"):
                 calls = []
                 for call in message["tool_calls"]:
@@ -63,7 +63,9 @@ class KimiK2(Family):
         def call(callee: Callee) -> str:
             head = grammar.written(f"{_CALL}functions.{callee.name}:")
             middle = grammar.written(_ARGUMENTS)
-            return f"{head} /[0-9]{{1,4}}/ {middle} {grammar.json(callee.schema)} {grammar.written(_END_CALL)}"
+            return (
+                f"{head} /[0-9]{{1,4}}/ {middle} {grammar.json(callee.schema)} {grammar.written(_END_CALL)}"
+            )
 
         any_call = grammar.one_of(map(call, calls.callees))
         return f"{any_call}{'' if calls.single else '+'} {grammar.written(_END_SECTION)}"

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
-from paceline.gateway.formats.histories import one_call_each
-from paceline.gateway.formats.lark import Grammar
-from paceline.gateway.formats.jsontext import quoted
-from paceline.gateway.formats.constraints import Callee, Calls
 from paceline.gateway.ask import ToolUse
 from paceline.gateway.formats import jsontext
+from paceline.gateway.formats.constraints import Callee, Calls
 from paceline.gateway.formats.family import Family, repeated
+from paceline.gateway.formats.histories import one_call_each
+from paceline.gateway.formats.jsontext import quoted
+from paceline.gateway.formats.lark import Grammar
 from paceline.gateway.formats.output import Output
 from paceline.gateway.formats.source import Markers, Source, Steps
 

@@ -22,7 +22,8 @@ class Machine:
 
     def push(self, text: str) -> list[Delta]:
         self.source.feed(text)
-        return self._run()
+        self._run()
+        return self._out.take()
 
     def special(self, token: str) -> list[Delta]:
         return self.push(token) if token in self._markers else []
@@ -33,10 +34,9 @@ class Machine:
         self._out.finish()
         return self._out.take()
 
-    def _run(self) -> list[Delta]:
+    def _run(self) -> None:
         if not self._done:
             try:
                 next(self._reader)
             except StopIteration:
                 self._done = True
-        return self._out.take()

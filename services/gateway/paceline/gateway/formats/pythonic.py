@@ -5,13 +5,12 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from paceline.gateway.formats.lark import Grammar
-from paceline.gateway.formats.constraints import Callee, Calls
-from paceline.gateway.formats import fields
 from paceline.gateway.ask import ToolUse
-from paceline.gateway.formats import python
+from paceline.gateway.formats import fields, python
+from paceline.gateway.formats.constraints import Callee, Calls
 from paceline.gateway.formats.family import Family, repeated
 from paceline.gateway.formats.jsontext import quoted
+from paceline.gateway.formats.lark import Grammar
 from paceline.gateway.formats.output import Output
 from paceline.gateway.formats.source import Markers, Source, Steps
 from paceline.gateway.formats.values import Arguments, parameters
@@ -45,7 +44,7 @@ class Pythonic(Family):
 
     def history(self, messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """The template puts quotes around every value and escapes nothing."""
-        return [_told(message) for message in messages]
+        return [_told(message) for message in super().history(messages)]
 
     def visible(self, grammar: Grammar, calls: Calls | None, text: str | None) -> str:
         if calls is None:
@@ -128,7 +127,7 @@ def _equals(source: Source) -> Steps[bool]:
 
 def _told(message: dict[str, Any]) -> dict[str, Any]:
     if not message.get("tool_calls"):
-        return {key: value for key, value in message.items() if key != "tool_calls"}
+        return message
     calls = [
         {**call, "function": {**call["function"], "arguments": _escaped(call["function"]["arguments"])}}
         for call in message["tool_calls"]

@@ -21,7 +21,17 @@ _OPTIONS = {"whitespace_pattern": r"[ \n\r\t]{1,64}"}
 
 _BY_NAME = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
-_SINGLE = ("items", "additionalItems", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames")
+_SINGLE = (
+    "items",
+    "additionalItems",
+    "additionalProperties",
+    "not",
+    "if",
+    "then",
+    "else",
+    "contains",
+    "propertyNames",
+)
 
 
 def check(schema: Any, param: str) -> None:
@@ -123,4 +133,4 @@ def _first_line(message: str) -> str:
     lines = message.strip().splitlines()
     # The reason of a regex's error stands in its last line.
     reasons = [line for line in lines if line.startswith("error: ")]
-    return " ".join((lines[:1] + reasons)) if lines else ""
+    return " ".join(lines[:1] + reasons) if lines else ""
