@@ -21,6 +21,7 @@ _FIELDS: dict[type[Delta], bytes] = {
     Reasoning: b'"thinking_delta","thinking":',
     CallBegun: b'"input_json_delta","partial_json":',
 }
+_THINKING = {"type": "thinking", "thinking": "", "signature": ""}
 _SIGNED = b'"signature_delta","signature":' + orjson.dumps(SIGNATURE) + b"}}\n\n"
 
 
@@ -69,8 +70,7 @@ class Events:
                 opened = b"" if self._kind is Text else self._open(Text, {"type": "text", "text": ""})
                 return opened + self._delta + orjson.dumps(text) + b"}}\n\n"
             case Reasoning(text):
-                block = {"type": "thinking", "thinking": "", "signature": ""}
-                opened = b"" if self._kind is Reasoning else self._open(Reasoning, block)
+                opened = b"" if self._kind is Reasoning else self._open(Reasoning, _THINKING)
                 return opened + self._delta + orjson.dumps(text) + b"}}\n\n"
             case CallArguments(index, text):
                 return self._calls[index] + orjson.dumps(text) + b"}}\n\n"
