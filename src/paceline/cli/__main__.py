@@ -3,6 +3,7 @@
 import typer
 
 from paceline.cli.chat import chat
+from paceline.cli.launch import launch
 from paceline.cli.plan_command import plan
 from paceline.cli.pull import pull
 from paceline.cli.quantize import quantize
@@ -18,7 +19,7 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (up, chat, status, pull, quantize, plan):
+for command in (up, chat, launch, status, pull, quantize, plan):
     app.command()(command)
 
 
