@@ -71,7 +71,8 @@ class Harmony(Family):
         any_call = grammar.one_of(map(call, calls.callees))
         if calls.forced:
             return f"{reasoning} {any_call}"
-        return f"{reasoning} ({final} | ({message('commentary')})? {any_call})"
+        preamble = "" if shape else f"({message('commentary')})?"
+        return f"{reasoning} ({final} | {preamble} {any_call})"
 
     def history(self, messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """One call in each message, and what the model thought under the template's own name."""

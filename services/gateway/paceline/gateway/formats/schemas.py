@@ -102,7 +102,7 @@ def _bound(schema: Any, param: str) -> None:
     if not isinstance(schema, dict | bool):
         raise InvalidRequest("A schema must be an object", param=param)
     values = 0
-    todo = [(schema, 1)]
+    todo: list[tuple[Any, int]] = [(schema, 1)]
     while todo:
         value, level = todo.pop()
         values += 1
