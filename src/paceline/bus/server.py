@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import re
 import secrets
 import shutil
 import sys
+from pathlib import Path
 
 import structlog
 
@@ -27,19 +29,21 @@ _ONE_THREAD = {"GOMAXPROCS": "1"}
 
 _QUIET = ("INF", "DBG", "TRC")
 # Lines: [pid] date time [INF] text
-_LINE = re.compile(r"^\[\d+\] \S+ \S+ \[(\w+)\] (.*)$")
+_LINE = re.compile(r"^\[\d+\] \S+ \S+ \[(\w+)\] ?(.*)$")
 _LISTENING = re.compile(r"Listening for client connections on 127\.0\.0\.1:(\d+)")
 
 
 class NatsServer:
     """A server for this machine alone: loopback, a random token, no monitoring port.
 
-    It leaves no file behind, however it or we end: it reads its configuration from a pipe and logs into another.
+    It leaves no file behind, however it or we end, but in `store`, where JetStream keeps its messages: it reads its
+    configuration from a pipe and logs into another. Without `store` it has no JetStream.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, store: Path | None = None) -> None:
         self.port = 0
         self.token = secrets.token_hex(16)
+        self._store = store
         self._process: asyncio.subprocess.Process | None = None
         self._pump: asyncio.Task[None] | None = None
 
@@ -62,9 +66,11 @@ class NatsServer:
         when the binary is missing or the server gives up, with its reason.
         """
         await self.stop()
+        if self._store:
+            _make_private(self._store)
         config, writer = os.pipe()
         try:
-            os.write(writer, _config(port, self.token))
+            os.write(writer, _config(port, self.token, self._store))
             os.close(writer)
             self._process = await asyncio.create_subprocess_exec(
                 _binary(),
@@ -141,10 +147,16 @@ def _binary() -> str:
     return path
 
 
-def _config(port: int, token: str) -> bytes:
+def _make_private(directory: Path) -> None:
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def _config(port: int, token: str, store: Path | None) -> bytes:
+    jetstream = f"jetstream {{ store_dir: {json.dumps(str(store))} }}" if store else ""
     return f"""
         listen: "127.0.0.1:{port or -1}"
         authorization {{ token: "{token}" }}
         max_payload: {_MAX_PAYLOAD}
         max_pending: {_MAX_PENDING}
+        {jetstream}
     """.encode()
