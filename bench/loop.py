@@ -9,9 +9,9 @@ from paceline.contracts.hashing import tenant_salt
 from paceline.contracts.messages import Sampling
 from paceline.engine.interface import Engine
 from paceline.engine.pages import PagePool, PageTags
+from paceline.engine.runner import StepRunner, sample_row
 from paceline.engine.scheduler import Limits, Scheduler
 from paceline.engine.sequence import Sequence
-from paceline.engine.thread import sample_row
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,7 @@ class Loop:
             context=self.engine.context,
             limits=self.limits,
         )
+        self._runner = StepRunner(self.engine)
         self._random = np.random.default_rng(0)
         self._added = 0
 
@@ -70,9 +71,9 @@ class Loop:
         assert plan is not None
         assert not self.scheduler.check(plan)
         started = time.perf_counter()
-        outcome = self.engine.sample(plan.step, plan.samplings)
+        rows = self._runner.run(plan)
         ended = time.perf_counter()
-        result = self.scheduler.commit(plan, outcome, sample_row, ended - started)
+        result = self.scheduler.commit(plan, rows, sample_row, ended - started)
         seconds = time.perf_counter() - began
         tokens = sum(len(advance.tokens) for advance in result.advances)
         return Turn(len(plan.step.tokens), tokens, seconds, ended - started)

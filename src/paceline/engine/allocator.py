@@ -53,8 +53,10 @@ class Allocator:
         A `remote` sequence begins behind them: it takes what that row sees, and at once. False changes nothing.
         """
         tokens = len(sequence.tokens)
-        # At least one token has to run, for the logits behind it.
+        # At least one token has to run, for the logits behind it; all of them for what is said of a prompt.
         reusable = sequence.hashes[: (tokens - 1) // PAGE_TOKENS]
+        if sequence.scores and not sequence.remote:
+            reusable = []
         prefix = self.reusable(reusable, tokens if sequence.remote else None)
         self._reuse(sequence, prefix, tokens if sequence.remote else prefix * PAGE_TOKENS)
         promise = 0 if sequence.remote else self._demand.moving(tokens)

@@ -17,6 +17,7 @@ from paceline.contracts.hashing import PAGE_TOKENS
 from paceline.contracts.messages import Sampling
 from paceline.engine.interface import Outcome, Pages, Progress
 from paceline.engine.layout import KvDtype, PageGroup, PageLayout, Plane
+from paceline.engine.masks import Masks
 from paceline.engine.profile import KvProfile
 from paceline.engine.step import Float32, Int32, Step
 from paceline.model.config import ModelConfig, Span
@@ -82,7 +83,7 @@ class FakeEngine:
         time.sleep(max(0.0, done - time.monotonic()))
         return logits
 
-    def sample(self, step: Step, samplings: Sequence[Sampling | None]) -> Outcome:
+    def sample(self, step: Step, samplings: Sequence[Sampling | None], masks: Masks | None = None) -> Outcome:
         return self.execute(step)
 
     def export_pages(self, pages: Sequence[int]) -> None: ...

@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from paceline.contracts.messages import Sampling
 from paceline.engine.layout import KvDtype, PageLayout
+from paceline.engine.masks import Masks
 from paceline.engine.profile import KvProfile
 from paceline.engine.step import Float32, Step
 
@@ -91,13 +92,14 @@ class Engine(Protocol):
     def execute(self, step: Step) -> Float32:
         """Logits [R, vocab] of `step.logit_rows`, in order. Writes the KV of every row to its slot."""
 
-    def sample(self, step: Step, samplings: Sequence[Sampling | None]) -> Outcome:
-        """As `execute`, for who wants tokens: rows with a `Sampling` may be drawn from where their logits lie.
+    def sample(self, step: Step, samplings: Sequence[Sampling | None], masks: Masks | None = None) -> Outcome:
+        """As `execute`, for who wants tokens: rows with a `Sampling` may be drawn from where their logits lie, and then
+        obey `masks`. Logits that are given out are the model's own.
 
-        `samplings` [R] are None where a token depends on more than the logits of its row.
+        `samplings` [R] are None where logits are wanted.
 
-        When `step` and `samplings` are the very objects of the last call, the same sequences go on: the arrays hold
-        other numbers in the same places.
+        When `step`, `samplings` and `masks` are the very objects of the last call, the same sequences go on: the arrays
+        hold other numbers in the same places.
         """
 
     def close(self) -> None: ...

@@ -7,9 +7,11 @@ import msgspec
 import numpy as np
 
 from paceline.contracts.errors import PacelineError
+from paceline.contracts.frames import Logprobs
 from paceline.contracts.hashing import PAGE_TOKENS
 from paceline.contracts.messages import FinishReason, Sampling, TokenTree
 from paceline.engine.drafts import depths
+from paceline.engine.masks import Constrained
 from paceline.engine.pages import Tags
 from paceline.engine.sequence import Sequence
 from paceline.engine.step import Int32, Int64, Step, no_moves
@@ -22,13 +24,16 @@ _NO_MOVES = no_moves()
 class Entry(msgspec.Struct, frozen=True, eq=False):
     """A sequence's part of a step: `rows` of its own tokens from `computed` on, then its drafts.
 
-    With `samples` the last own row and every draft row want logits.
+    With `samples` the last own row and every draft row want logits. The `scored` own rows from number `unscored` on,
+    which are not the last one, want them for the log probabilities of the prompt tokens behind them.
     """
 
     sequence: Sequence
     own: int
     drafts: TokenTree | None
     samples: bool
+    unscored: int = 0
+    scored: int = 0
 
     @property
     def rows(self) -> int:
@@ -38,8 +43,18 @@ class Entry(msgspec.Struct, frozen=True, eq=False):
     def wanted(self) -> int:
         """Rows of logits."""
         if not self.samples:
-            return 0
-        return 1 if self.drafts is None else 1 + len(self.drafts.tokens)
+            return self.scored
+        return self.scored + (1 if self.drafts is None else 1 + len(self.drafts.tokens))
+
+
+class Scored(msgspec.Struct, frozen=True, eq=False):
+    """Of the wanted rows the `count` from number `row` on are those of a prompt's positions from `position` on, of
+    whose next tokens log probabilities are wanted."""
+
+    sequence: Sequence
+    position: int
+    row: int
+    count: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,7 +62,8 @@ class Plan:
     """One step. `filling` are sequences that got pages for a handoff; a plan may hold nothing else.
 
     `tags` are those that the pages of `step.page_table` bore when they were taken, `NO_TAG` where there is none.
-    `samplings` say for each wanted row how its token is drawn, None where what was said before counts too.
+    `samplings` say for each wanted row how its token is drawn, None where its logits are wanted. Rows of `constrained`
+    sequences have masks, from those that are `scored` come log probabilities of prompts.
     """
 
     step: Step
@@ -55,11 +71,13 @@ class Plan:
     entries: tuple[Entry, ...]
     samplings: list[Sampling | None]
     filling: tuple[Sequence, ...]
+    constrained: tuple[Constrained, ...]
+    scored: tuple[Scored, ...]
 
     @property
     def decodes(self) -> bool:
         """Every sequence runs the one token that it lacks, and nothing else."""
-        return len(self.step.tokens) == len(self.samplings) == len(self.entries) > 0
+        return len(self.step.tokens) == len(self.samplings) == len(self.entries) > 0 and not self.scored
 
     def halves(self) -> "tuple[Plan, Plan]":
         """The same work in two steps."""
@@ -74,8 +92,8 @@ class Plan:
 class Advance(msgspec.Struct, frozen=True, eq=False):
     """What a step did for one sequence.
 
-    `tokens` are new output tokens, the first of which is output token number `index`. `computed` positions have KV.
-    `prompt_compute` are the seconds of steps up to the first token. With
+    `tokens` are new output tokens, the first of which is output token number `index`, with their `logprobs` where they
+    are wanted. `computed` positions have KV. `prompt_compute` are the seconds of steps up to the first token. With
     `finish_reason` the sequence has ended.
     """
 
@@ -85,6 +103,7 @@ class Advance(msgspec.Struct, frozen=True, eq=False):
     computed: int
     prompt_compute: float
     finish_reason: FinishReason | None
+    logprobs: tuple[Logprobs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +143,8 @@ def build_plan(entries: Items[Entry], filling: Items[Sequence], tables: PageTabl
     logit_rows: list[int] = []
     samplings: list[Sampling | None] = []
     drafted: list[tuple[Entry, int]] = []  # with the first own row
+    constrained: list[Constrained] = []
+    scored: list[Scored] = []
     for entry in entries:
         sequence, row = entry.sequence, len(tokens)
         begin = sequence.computed
@@ -137,10 +158,16 @@ def build_plan(entries: Items[Entry], filling: Items[Sequence], tables: PageTabl
                 drafted.append((entry, row))
         end = len(tokens)
         counts.append(end - row)
+        if entry.scored:
+            first = row + entry.unscored
+            scored.append(Scored(sequence, begin + entry.unscored, len(logit_rows), entry.scored))
+            logit_rows += range(first, first + entry.scored)
+            samplings += [None] * entry.scored
         if entry.samples:
+            if sequence.constraint is not None:
+                constrained.append(Constrained(sequence.constraint, len(logit_rows), entry.drafts))
             logit_rows += range(row + entry.own - 1, end)
-            sampling = sequence.sampling if sequence.adjustments is None else None
-            samplings += [sampling] * entry.wanted
+            samplings += [sequence.sampling if sequence.drawable else None] * (entry.wanted - entry.scored)
     count, total = len(entries), len(tokens)
     computed = np.array(begins, dtype=np.int64)
     owners, starts = np.arange(count), np.arange(count + 1, dtype=np.int32)
@@ -171,7 +198,7 @@ def build_plan(entries: Items[Entry], filling: Items[Sequence], tables: PageTabl
         logit_rows=np.array(logit_rows, dtype=np.int32),
         moves=no_moves(groups),
     )
-    return Plan(step, tags, tuple(entries), samplings, tuple(filling))
+    return Plan(step, tags, tuple(entries), samplings, tuple(filling), tuple(constrained), tuple(scored))
 
 
 def _place_drafts(entry: Entry, row: int, positions: Int32, parents: Int32) -> None:

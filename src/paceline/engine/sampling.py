@@ -1,4 +1,4 @@
-"""From a row of logits to a token, as vLLM orders it: logit_bias, penalties, temperature, min_p, top_k, top_p.
+"""From a row of logits to a token, as vLLM orders it: grammar, logit_bias, penalties, temperature, min_p, top_k, top_p.
 
 The random number of a token is `philox.uniform(seed, position)`, so that one request gives one answer wherever and
 beside whomever it runs. It also makes speculation exact without a rejection rule: a proposal from an index is a point
@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from paceline.contracts.messages import Sampling
+from paceline.engine.masks import allowed
 from paceline.engine.philox import uniform
-from paceline.engine.step import Float32
+from paceline.engine.step import Float32, Int32
 
 Float64: TypeAlias = npt.NDArray[np.float64]
 
@@ -59,11 +60,19 @@ def adjustments_for(sampling: Sampling, prompt: list[int], output: list[int]) ->
     return None if plain else Adjustments(sampling, prompt, output)
 
 
-def sample(logits: Float32, sampling: Sampling, position: int, adjustments: Adjustments | None) -> int:
-    """The token after `position`, which counts from the start of the prompt.
+def sample(
+    logits: Float32,
+    sampling: Sampling,
+    position: int,
+    adjustments: Adjustments | None,
+    mask: Int32 | None = None,
+) -> int:
+    """The token after `position`, which counts from the start of the prompt; of those that `mask` allows.
 
     `logits` float32 [vocab] is not changed. Raises `ValueError` when they hold no distribution: NaN, or infinity.
     """
+    if mask is not None:
+        logits = np.where(allowed(mask, len(logits)), logits, np.float32(-np.inf))
     if sampling.temperature == 0.0 and adjustments is None:
         return _argmax(logits)
     scores = logits.astype(np.float64)

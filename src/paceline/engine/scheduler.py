@@ -11,6 +11,9 @@ up (the idea of vLLM V1). A step is filled in this order:
 Pages for a whole prompt are taken or promised when it is admitted (`allocator`), so that only decoding competes. When a
 decoding sequence finds no page, the latest arrival gives all of its pages back and is recomputed later, prefix cache
 permitting.
+
+Work of low priority waits as if it had come `PATIENCE` seconds later, decodes behind all other, and gives its pages
+back first: also to whoever cannot be admitted without them.
 """
 
 from collections.abc import Callable
@@ -18,9 +21,10 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+import msgspec
 import numpy as np
 
-from paceline.contracts.errors import IntegrityError, InternalError
+from paceline.contracts.errors import IntegrityError, InternalError, InvalidRequest, PacelineError
 from paceline.contracts.hashing import PAGE_TOKENS
 from paceline.contracts.messages import CachedTokens, TokenTree
 from paceline.engine import drafts
@@ -36,6 +40,15 @@ from paceline.engine.tables import PageTables
 
 AGEING = 1000.0
 """Tokens per second by which waiting shortens a rest. At the prefill rate of the worker this would be FIFO."""
+
+PATIENCE = 600.0
+"""Seconds that work of low priority lets others go ahead: long, and yet it is not starved."""
+
+MAX_FORCED = 16
+"""Tokens that a grammar forces, and that are verified in one step."""
+
+MAX_SCORED = 32
+"""Rows of one sequence and step from which log probabilities of its prompt are computed: some milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +86,7 @@ class Scheduler:
         self._largest = min(pool.total, self._demand.most(context))
         self._limits = limits
         self._waiting: list[Sequence] = []
-        self._running: list[Sequence] = []  # in order of arrival
+        self._running: list[Sequence] = []  # in `_order`
         self._filling: list[Sequence] = []
         self._tables = PageTables(len(groups))
         self._no_moves = no_moves(len(groups))
@@ -94,18 +107,23 @@ class Scheduler:
     def join(self, sequence: Sequence, first_token: int) -> None:
         """The pages of a FILLING sequence hold its whole prompt, and `first_token` follows it.
 
-        Raises `IntegrityError` when one of its pages is no longer its own.
+        Raises `IntegrityError` when one of its pages is no longer its own, or the grammar forbids that token.
         """
         if sequence.state is not State.FILLING:
             raise IntegrityError(f"sequence {sequence.request_id} is {sequence.state.value}, not filling")
         if not self.allocator.owns(sequence):
             raise IntegrityError(f"pages of sequence {sequence.request_id} changed hands during the handoff")
+        computed = len(sequence.tokens)
+        try:
+            sequence.append(first_token)
+        except ValueError as error:
+            raise IntegrityError(f"sequence {sequence.request_id} cannot go on: {error}") from error
         self._filling.remove(sequence)
-        sequence.computed = len(sequence.tokens)
-        sequence.append(first_token)
+        sequence.computed = computed
         sequence.remote = False
         sequence.decoding = True
         self._run(sequence)
+        self._foresee(sequence)
         self.allocator.advance(sequence)
 
     def expect(self, sequence: Sequence) -> None:
@@ -181,19 +199,24 @@ class Scheduler:
             if sequence.state is State.WAITING:
                 if blocked or self._is_too_early(sequence, spare) or (budget <= 0 and not sequence.remote):
                     continue
-                if not self._has_room() or not self.allocator.admit(sequence):
+                while not (admitted := self._has_room() and self.allocator.admit(sequence)):
+                    victim = self._dispensable(sequence)
+                    if victim is None:
+                        break
+                    self._preempt(victim)
+                    entries, dropped = _without(victim, entries)
+                    budget += dropped
+                spare = self.allocator.spare
+                if not admitted:
                     # Whoever is first in order gets the next free pages: letting others by would starve it.
                     blocked = True
                     continue
                 self._admit(sequence, now)
-                spare = self.allocator.spare
             if sequence.state is State.FILLING:
                 filling.append(sequence)
-            elif (rows := min(sequence.remaining, budget)) > 0 and self.allocator.extend(
-                sequence, sequence.computed + rows
-            ):
-                entries.append(Entry(sequence, rows, None, samples=rows == sequence.remaining))
-                budget -= rows
+            elif sequence.state is State.RUNNING and (entry := self._chunk(sequence, budget)) is not None:
+                entries.append(entry)
+                budget -= entry.rows
         if not entries and not filling:
             return None
         plan = build_plan(entries, filling, self._tables)
@@ -234,11 +257,12 @@ class Scheduler:
                 advances.append(self._advance(entry, rows, row, sample, moves, seconds))
             except ValueError as error:
                 self.abort(entry.sequence)
-                failures.append(Failure(entry.sequence, InternalError(f"no token can be sampled: {error}")))
+                failures.append(Failure(entry.sequence, _why_not_sampled(entry.sequence, error)))
             row += entry.wanted
         if self._decoding is not None and plan is self._decoding.plan:
             everybody = len(plan.entries) == len(advances) == len(self._running)
-            self._steady = self._decoding if everybody else None
+            drafted = plan.constrained and any(e.sequence.drafts is not None for e in plan.entries)
+            self._steady = self._decoding if everybody and not drafted else None
         pairs = np.array(moves).transpose(2, 0, 1) if moves else self._no_moves
         return StepResult(tuple(advances), plan.filling, tuple(failures), pairs)
 
@@ -276,6 +300,25 @@ class Scheduler:
 
     def _candidates(self) -> list[Sequence]:
         return [s for s in self._running if s.remaining > 1] + self._waiting
+
+    def _dispensable(self, sequence: Sequence) -> Sequence | None:
+        """Whoever of low priority has come last, if `sequence` may have its place."""
+        victim = self._running[-1] if self._running and not sequence.low_priority else None
+        # Pages that are handed over may be read at any time.
+        return victim if victim is not None and victim.low_priority and not victim.hold else None
+
+    def _chunk(self, sequence: Sequence, budget: int) -> Entry | None:
+        """As much of a longer rest as the budget has room for, or None when there is none."""
+        begin = sequence.computed
+        rows = min(sequence.remaining, budget, MAX_SCORED if sequence.scores else budget)
+        if rows <= 0 or not self.allocator.extend(sequence, begin + rows):
+            return None
+        entry = Entry(sequence, rows, None, samples=rows == sequence.remaining)
+        if not sequence.scores:
+            return entry
+        first = max(begin, len(sequence.prompt_logprobs))
+        count = max(0, min(begin + rows, sequence.prompt_tokens - 1) - first)
+        return msgspec.structs.replace(entry, unscored=first - begin, scored=count)
 
     # Decoding.
 
@@ -341,14 +384,17 @@ class Scheduler:
             sequence.prompt_compute += seconds
         index = len(sequence.tokens)
         sequence.computed += entry.own
+        row += entry.scored
         if entry.samples:
             if entry.drafts is None:
                 self._append(sequence, rows[row], sample)
             else:
                 self._follow(sequence, entry.drafts, rows, row, sample, moves)
             sequence.decoding = True
+            self._foresee(sequence)
             self.allocator.settle(sequence)
         self.allocator.advance(sequence)
+        logprobs, sequence.logprobs = sequence.logprobs, []
         advance = Advance(
             sequence,
             index - sequence.prompt_tokens,
@@ -356,6 +402,7 @@ class Scheduler:
             sequence.computed,
             sequence.prompt_compute,
             sequence.finish_reason,
+            tuple(logprobs),
         )
         if sequence.finish_reason is not None:
             self._finish(sequence)
@@ -365,11 +412,20 @@ class Scheduler:
         """The next token of the output, after which the sequence may have ended."""
         token = sample(row, sequence, len(sequence.tokens) - 1)
         sequence.append(token)
-        if token in sequence.stop:
+        if token in sequence.stop or (sequence.constraint is not None and sequence.constraint.ended):
             sequence.finish_reason = "stop"
         elif len(sequence.tokens) >= sequence.limit:
             sequence.finish_reason = "length"
         return token
+
+    def _foresee(self, sequence: Sequence) -> None:
+        """Offer the tokens that the grammar forces as a draft, which is right unless other tokens spell the same."""
+        if sequence.constraint is None or sequence.finish_reason is not None:
+            return
+        forced = sequence.constraint.forced()[:MAX_FORCED]
+        if forced:
+            chain = TokenTree(tokens=forced, parents=list(range(-1, len(forced) - 1)))
+            self.offer(sequence, len(sequence.tokens), chain)
 
     def _follow(
         self,
@@ -410,7 +466,7 @@ class Scheduler:
         self._steady = None
         sequence.state = State.RUNNING
         place = len(self._running)
-        while place > 0 and self._running[place - 1].arrival > sequence.arrival:
+        while place > 0 and _order(self._running[place - 1]) > _order(sequence):
             place -= 1
         self._running.insert(place, sequence)
 
@@ -424,4 +480,23 @@ class Scheduler:
 
 def _urgency(sequence: Sequence, now: float) -> tuple[float, float]:
     work = 0 if sequence.remote else sequence.remaining
-    return (work - AGEING * (now - sequence.arrival), sequence.arrival)
+    waited = now - sequence.arrival - (PATIENCE if sequence.low_priority else 0.0)
+    return (work - AGEING * waited, sequence.arrival)
+
+
+def _order(sequence: Sequence) -> tuple[bool, float]:
+    """By which sequences decode, and the last one gives way."""
+    return (sequence.low_priority, sequence.arrival)
+
+
+def _without(sequence: Sequence, entries: list[Entry]) -> tuple[list[Entry], int]:
+    """The entries of others, and how many rows that are less."""
+    others = [entry for entry in entries if entry.sequence is not sequence]
+    return others, sum(entry.rows for entry in entries) - sum(entry.rows for entry in others)
+
+
+def _why_not_sampled(sequence: Sequence, error: ValueError) -> PacelineError:
+    """A bound of the grammar's library would be met again elsewhere."""
+    if sequence.constraint is not None and (reason := sequence.constraint.error):
+        return InvalidRequest(f"the grammar cannot be followed: {reason}", param="grammar")
+    return InternalError(f"no token can be sampled: {error}")

@@ -3,9 +3,11 @@
 from dataclasses import dataclass, field
 from enum import Enum
 
+from paceline.contracts.frames import Logprobs
 from paceline.contracts.hashing import PAGE_TOKENS, extend_chain, pages_for
 from paceline.contracts.messages import CachedTokens, FinishReason, Sampling, TokenTree
 from paceline.engine.holdings import Holdings
+from paceline.engine.masks import Constraint
 from paceline.engine.sampling import Adjustments, adjustments_for
 
 
@@ -44,6 +46,8 @@ class Sequence:
     hold: bool = False  # keep the pages when finished, until released
     groups: int = 1  # page groups of the engine's layout
     early: bool = False  # nobody has room for its pages yet, so that they would be parked
+    low_priority: bool = False
+    constraint: Constraint | None = None  # in the state behind `tokens`
     state: State = State.NEW
     computed: int = 0
     holdings: Holdings = field(init=False)
@@ -62,6 +66,8 @@ class Sequence:
     accepted: int = 0
     finish_reason: FinishReason | None = None
     adjustments: Adjustments | None = None
+    logprobs: list[Logprobs] = field(default_factory=list)  # of tokens that no `Advance` has told of yet
+    prompt_logprobs: list[Logprobs] = field(default_factory=list)  # of prompt tokens, from the second on
 
     def __post_init__(self) -> None:
         self.holdings = Holdings(self.groups, pages_for(self.limit))
@@ -77,13 +83,25 @@ class Sequence:
         """Tokens whose KV is missing; 1 means that the sequence decodes."""
         return len(self.tokens) - self.computed
 
+    @property
+    def drawable(self) -> bool:
+        """Whether nothing but a token is wanted of a row, which depends on nothing but its logits and mask."""
+        return self.adjustments is None and self.sampling.logprobs is None
+
+    @property
+    def scores(self) -> bool:
+        """Whether log probabilities of its prompt are wanted and not all there: then every position has to run."""
+        return self.sampling.prompt_logprobs is not None and not self.decoding
+
     def surrender(self) -> None:
         """Nothing of the sequence is in pages any more."""
         self.holdings.clear()
         self.computed = self.published = 0
 
     def append(self, token: int) -> None:
-        """`token` is the next one of the output."""
+        """`token` is the next one of the output. Raises `ValueError` for one that the grammar forbids."""
+        if self.constraint is not None and not self.constraint.take(token):
+            raise ValueError(f"the grammar forbids token {token}")
         self.tokens.append(token)
         if self.adjustments is not None:
             self.adjustments.add(token)

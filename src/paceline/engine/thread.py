@@ -18,10 +18,8 @@ import structlog
 from paceline.contracts.errors import InternalError
 from paceline.engine.interface import Engine
 from paceline.engine.plan import Plan, StepResult, build_moves
-from paceline.engine.sampling import sample
+from paceline.engine.runner import StepRunner, sample_row
 from paceline.engine.scheduler import Scheduler
-from paceline.engine.sequence import Sequence
-from paceline.engine.step import Float32
 
 T = TypeVar("T")
 
@@ -54,6 +52,7 @@ class EngineThread:
 
     def __init__(self, engine: Engine, scheduler: Scheduler, on_step: Callable[[StepResult], None]) -> None:
         self._engine = engine
+        self._runner = StepRunner(engine)
         self._scheduler = scheduler
         self._on_step = on_step
         self._loop = asyncio.get_running_loop()
@@ -112,11 +111,11 @@ class EngineThread:
             return StepResult((), plan.filling, ())
         start = time.perf_counter()
         try:
-            outcome = self._engine.sample(plan.step, plan.samplings)
+            rows = self._runner.run(plan)
         except Exception:
             log.exception("step_failed", sequences=len(plan.entries), tokens=len(plan.step.tokens))
             return self._without_the_guilty(plan)
-        result = self._scheduler.commit(plan, outcome, sample_row, time.perf_counter() - start)
+        result = self._scheduler.commit(plan, rows, sample_row, time.perf_counter() - start)
         if result.moves.size:
             self._engine.execute(build_moves(result.moves))
         self.pace = self.pace.after(plan, result, time.perf_counter() - start)
@@ -137,15 +136,6 @@ class EngineThread:
 
     def _stop(self) -> None:
         self._stopping = True
-
-
-def sample_row(row: Float32 | int, sequence: Sequence, position: int) -> int:
-    """A row of the engine's `Outcome`, at the end."""
-    if not isinstance(row, int):
-        return sample(row, sequence.sampling, position, sequence.adjustments)
-    if row < 0:
-        raise ValueError("the largest logit is not finite")
-    return row
 
 
 def _resolve(future: "asyncio.Future[T]", result: T) -> None:

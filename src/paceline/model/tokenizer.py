@@ -1,6 +1,6 @@
 """Text to tokens and back."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import tokenizers
@@ -47,16 +47,37 @@ class Tokenizer:
             return cls(bpe.from_gguf(file), config_gguf.eos_ids(file))
         return cls(_from_directory(files.path), config_hf.eos_ids(files.path))
 
+    def to_json(self) -> str:
+        """As a tokenizer.json, whatever kind of file it came from."""
+        return self._tokenizer.to_str()
+
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`, in which special tokens are recognised and to which none are added.
 
         Lets other threads run meanwhile. Raises `InvalidRequest` for a lone surrogate, which no UTF-8 can hold.
         """
+        return self.encode_all([text])[0]
+
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        """As `encode` does, for each of `texts`."""
         try:
             # `encode` would hold the GIL, the batch call releases it: 60 ms against 0.6 ms for 33,000 tokens.
-            return self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
+            return [e.ids for e in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
         except (TypeError, UnicodeEncodeError) as e:
             raise InvalidRequest("the text holds a lone surrogate, which is not valid Unicode") from e
+
+    @property
+    def cuts(self) -> frozenset[str]:
+        """Tokens that are found before a text is normalized or split, so that what stands before the end of one is
+        tokenized the same whatever follows. None where that is not so: one takes the whitespace around it along, or is
+        the beginning of another."""
+        added = self._added.values()
+        contents = [token.content for token in added if not token.normalized]
+        if any(token.lstrip or token.rstrip or token.single_word for token in added):
+            return frozenset()
+        if any(one != other and one in other for one in contents for other in contents):
+            return frozenset()
+        return frozenset(contents)
 
     def least_tokens(self, text: str) -> int:
         """A number of tokens that `text` has at least, told from its length alone; 0 where nothing can be told."""
@@ -72,6 +93,16 @@ class Tokenizer:
         if (found := self._bytes.get(token)) is None:
             found = self._bytes[token] = self._token_bytes(token)
         return found
+
+    @property
+    def specials(self) -> frozenset[str]:
+        """The contents of all special tokens."""
+        return frozenset(added.content for added in self._added.values() if added.special)
+
+    def special(self, token: int) -> str | None:
+        """The content of a special token, such as "<|im_end|>"; None for every other."""
+        added = self._added.get(token)
+        return added.content if added is not None and added.special else None
 
     def _token_bytes(self, token: int) -> bytes:
         if (added := self._added.get(token)) is not None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from opentelemetry.trace import Span
 
 from paceline.contracts.errors import Cancelled
+from paceline.contracts.frames import Logprobs
 from paceline.contracts.messages import Done, Failed, Started, Work
 from paceline.engine.sequence import Sequence
 
@@ -24,8 +25,9 @@ _REMEMBERED = 4096
 class Attempt:
     """One attempt, what it holds here, and everything published for it.
 
-    `tokens` are output tokens `base`, `base` + 1, ... It is live while the worker holds anything for it, which for a
-    prefill worker lasts until the handoff is over and for a decode worker until the terminal event.
+    `tokens` are output tokens `base`, `base` + 1, ..., with their `logprobs` where they were asked for. It is live
+    while the worker holds anything for it, which for a prefill worker lasts until the handoff is over and for a decode
+    worker until the terminal event.
     """
 
     work: Work
@@ -37,6 +39,7 @@ class Attempt:
     started: Started | None = None
     base: int = 0
     tokens: list[int] = field(default_factory=list)
+    logprobs: list[Logprobs] = field(default_factory=list)
     end: Done | Failed | None = None
     settled_at: float | None = None
 

@@ -25,6 +25,7 @@ from paceline.model.files import locate
 from paceline.runtime.context import Context
 from paceline.transport.arena import Arena
 from paceline.transport.shm import ShmTransport
+from paceline.worker.grammars import GrammarThread
 from paceline.worker.intake import check
 from paceline.worker.memory import free_memory, plan_pages
 from paceline.worker.settings import WorkerSettings
@@ -60,6 +61,7 @@ class EngineHost:
             threads=settings.threads,
             step_s=settings.fake_step_s,
         )
+        self._grammars = GrammarThread(files, self._engine.vocab, self._engine.eos_token_ids)
         self._started = False
         self._exits = AsyncExitStack()
         self.page_bytes = self._engine.layout.page_bytes
@@ -71,8 +73,11 @@ class EngineHost:
         # Threads that an engine starts inherit the priority of the one that calls it.
         starter = ThreadPoolExecutor(1, "engine-start", os.nice, (_NICE,))
         self._exits.callback(starter.shutdown, wait=False)
+        self._exits.callback(self._grammars.close)
         loop = asyncio.get_running_loop()
+        vocabulary = self._grammars.load()
         await loop.run_in_executor(starter, self._engine.load, _log_progress())
+        await vocabulary
         pages = plan_pages(
             self._engine.layout, self._settings.kv_bytes, free_memory(), self._engine.page_memory
         )
@@ -187,7 +192,14 @@ class EngineHost:
             hold=to_hand_over,
             groups=len(self.groups),
             early=to_hand_over,
+            low_priority=work.low_priority,
         )
+
+    async def constrain(self, sequence: Sequence) -> None:
+        """Hold a new sequence to the grammar that its request names. Raises `InvalidRequest` when that cannot be."""
+        if grammar := sequence.sampling.grammar:
+            output = sequence.tokens[sequence.prompt_tokens :]
+            sequence.constraint = await self._grammars.constraint(grammar, output)
 
 
 def _kv_dtype(settings: WorkerSettings) -> KvDtype:

@@ -11,10 +11,14 @@ from paceline.contracts.codec import encode
 from paceline.contracts.errors import PacelineError
 from paceline.contracts.frames import Tokens, encode_frame
 from paceline.contracts.messages import Done, Event, Failed, Started
+from paceline.engine.plan import Advance
 from paceline.runtime.tasks import Tasks
 from paceline.worker.attempts import Attempt
 
 log = structlog.get_logger(__name__)
+
+MAX_PIECE = 4096
+"""Tokens that are sent again in one frame: with their log probabilities they have to fit into a message."""
 
 
 class Outbox:
@@ -36,14 +40,18 @@ class Outbox:
         attempt.started = event
         self._event(attempt, event)
 
-    def tokens(self, news: list[tuple[Attempt, int, tuple[int, ...]]]) -> None:
-        """Output tokens of one step, each with the number of its first one: one frame per gateway."""
+    def tokens(self, news: list[tuple[Attempt, Advance]]) -> None:
+        """Output tokens of one step: one frame per gateway."""
         frames: defaultdict[str, list[Tokens]] = defaultdict(list)
-        for attempt, index, tokens in news:
+        for attempt, advance in news:
             if not attempt.tokens:
-                attempt.base = index
-            attempt.tokens.extend(tokens)
-            frames[attempt.work.gateway].append(_entry(attempt, index, tokens))
+                attempt.base = advance.index
+            attempt.tokens.extend(advance.tokens)
+            attempt.logprobs.extend(advance.logprobs)
+            work = attempt.work
+            frames[work.gateway].append(
+                Tokens(work.request_id, work.attempt, advance.index, advance.tokens, advance.logprobs)
+            )
         for gateway, entries in frames.items():
             self._put(gateway, encode_frame(entries))
 
@@ -69,10 +77,8 @@ class Outbox:
         """Publish everything from output token `index` on once more."""
         if attempt.started is not None:
             self._event(attempt, attempt.started)
-        skip = max(0, index - attempt.base)
-        missing = tuple(attempt.tokens[skip:])
-        if missing:
-            self._put(attempt.work.gateway, encode_frame([_entry(attempt, attempt.base + skip, missing)]))
+        for begin in range(max(0, index - attempt.base), len(attempt.tokens), MAX_PIECE):
+            self._put(attempt.work.gateway, encode_frame([_piece(attempt, begin)]))
         if attempt.end is not None:
             self._event(attempt, attempt.end)
 
@@ -94,5 +100,13 @@ class Outbox:
                 self._queue.task_done()
 
 
-def _entry(attempt: Attempt, index: int, tokens: tuple[int, ...]) -> Tokens:
-    return Tokens(attempt.work.request_id, attempt.work.attempt, index, tokens)
+def _piece(attempt: Attempt, begin: int) -> Tokens:
+    """Published tokens, from the one in place `begin` on."""
+    part = slice(begin, begin + MAX_PIECE)
+    return Tokens(
+        attempt.work.request_id,
+        attempt.work.attempt,
+        attempt.base + begin,
+        tuple(attempt.tokens[part]),
+        tuple(attempt.logprobs[part]),
+    )

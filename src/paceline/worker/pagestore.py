@@ -65,7 +65,7 @@ class PageStore:
     async def fetch(self, sequence: Sequence) -> None:
         """Bring the stored pages behind the pool's own prefix of `sequence`, before it is given to the scheduler."""
         store = self._store()
-        if store is None:
+        if store is None or sequence.scores:
             return
         sequence.hash_full_pages()
         hashes = sequence.hashes[: (len(sequence.tokens) - 1) // PAGE_TOKENS]

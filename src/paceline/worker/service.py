@@ -10,7 +10,7 @@ import structlog
 from opentelemetry import trace
 
 from paceline.contracts import subjects
-from paceline.contracts.errors import PacelineError, Unavailable, WorkerLost
+from paceline.contracts.errors import InvalidRequest, PacelineError, Unavailable, WorkerLost
 from paceline.contracts.hashing import PAGE_TOKENS
 from paceline.contracts.messages import (
     Ack,
@@ -163,11 +163,19 @@ class WorkerService(ABC):
         return attempt
 
     async def run_prompt(self, attempt: Attempt) -> None:
-        """Fetch what the kvstore has of the prompt, then queue it."""
+        """Fetch what the kvstore has of the prompt, then queue its sequence."""
         began = time.monotonic()
         with trace.use_span(attempt.span):
             await self.store.fetch(attempt.sequence)
         attempt.store_s = time.monotonic() - began
+        await self.queue(attempt)
+
+    async def queue(self, attempt: Attempt) -> None:
+        """Give an attempt's sequence to the scheduler, once its grammar is compiled. Fails it where that cannot be."""
+        try:
+            await self.host.constrain(attempt.sequence)
+        except InvalidRequest as error:
+            self.fail(attempt, error)
         if attempt.live:
             await self.host.thread.call(lambda scheduler: scheduler.add(attempt.sequence))
 
@@ -233,6 +241,7 @@ class WorkerService(ABC):
                     store=attempt.store_s,
                     compute=advance.prompt_compute,
                 ),
+                prompt_logprobs=sequence.prompt_logprobs,
             ),
         )
         self.store.save(sequence.hashes[: len(attempt.work.prompt) // PAGE_TOKENS])
@@ -245,7 +254,7 @@ class WorkerService(ABC):
             if attempt is not None:
                 self.fail(attempt, failure.error)
         live: list[tuple[Attempt, Advance]] = []
-        news: list[tuple[Attempt, int, tuple[int, ...]]] = []
+        news: list[tuple[Attempt, Advance]] = []
         for advance in result.advances:
             if (attempt := self._live(advance.sequence)) is None:
                 continue
@@ -253,7 +262,7 @@ class WorkerService(ABC):
             if advance.tokens:
                 if not attempt.tokens and attempt.runs_prompt:
                     self.started(attempt, advance)
-                news.append((attempt, advance.index, advance.tokens))
+                news.append((attempt, advance))
         self.outbox.tokens(news)
         for attempt, advance in live:
             self.counters.output_tokens += len(advance.tokens)

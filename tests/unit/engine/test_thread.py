@@ -8,6 +8,7 @@ import numpy as np
 from paceline.contracts.messages import Sampling
 from paceline.engine.fake import FakeEngine
 from paceline.engine.interface import Outcome
+from paceline.engine.masks import Masks
 from paceline.engine.plan import StepResult
 from paceline.engine.scheduler import Limits, Scheduler
 from paceline.engine.sequence import Sequence
@@ -31,7 +32,7 @@ class Picky(FakeEngine):
 class Drawing(FakeEngine):
     """Draws from the logits itself wherever it may, and finds no distribution in those behind `POISON`."""
 
-    def sample(self, step: Step, samplings: Items[Sampling | None]) -> Outcome:
+    def sample(self, step: Step, samplings: Items[Sampling | None], masks: Masks | None = None) -> Outcome:
         logits = self.execute(step)
         tokens = step.tokens[step.logit_rows].tolist()
         return [

@@ -13,6 +13,8 @@ GOOD = make_work([1, 2, 99])
 
 def test_good_work_passes() -> None:
     check(GOOD, vocab=100)
+    scored = Sampling(max_tokens=8, logprobs=20, prompt_logprobs=1)
+    check(msgspec.structs.replace(GOOD, prompt=[1] * 65536, sampling=scored), vocab=100)
 
 
 @pytest.mark.parametrize(
@@ -34,6 +36,11 @@ def test_good_work_passes() -> None:
         {"sampling": Sampling(max_tokens=0)},
         {"sampling": Sampling(max_tokens=8, logit_bias={100: 1.0})},
         {"sampling": Sampling(max_tokens=8, stop_token_ids=(100,))},
+        {"sampling": Sampling(max_tokens=8, logprobs=21)},
+        {"sampling": Sampling(max_tokens=8, logprobs=-1)},
+        {"sampling": Sampling(max_tokens=8, prompt_logprobs=21)},
+        {"sampling": Sampling(max_tokens=8, prompt_logprobs=-1)},
+        {"prompt": [1] * 65537, "sampling": Sampling(max_tokens=8, prompt_logprobs=1)},
     ],
     ids=str,
 )

@@ -92,7 +92,7 @@ class DecodeService(WorkerService):
             self._drafting.open(attempt)
         if isinstance(message.source, RemotePrefill):
             self._handoffs.add(attempt, message.source)
-            await self.host.thread.call(lambda scheduler: scheduler.add(sequence))
+            self.requests.spawn(self.queue(attempt), name="queue")
         else:
             self.requests.spawn(self.run_prompt(attempt), name="prompt")
         return Ack()

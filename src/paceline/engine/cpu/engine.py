@@ -11,6 +11,7 @@ from paceline.engine.cpu.support import check_model, check_precision
 from paceline.engine.cpu.weights import PackedModel, Weights, pack_model
 from paceline.engine.interface import Outcome, Pages, Progress
 from paceline.engine.layout import KvDtype, PageLayout, plan_layout
+from paceline.engine.masks import Masks
 from paceline.engine.profile import KvProfile
 from paceline.engine.scales import cache_scales
 from paceline.engine.step import Float32, Step
@@ -94,8 +95,8 @@ class CpuEngine:
     def execute(self, step: Step) -> Float32:
         return self._running.logits(step)
 
-    def sample(self, step: Step, samplings: Sequence[Sampling | None]) -> Outcome:
-        return self._running.draw(step, samplings)
+    def sample(self, step: Step, samplings: Sequence[Sampling | None], masks: Masks | None = None) -> Outcome:
+        return self._running.draw(step, samplings, masks)
 
     def export_pages(self, pages: Sequence[int]) -> None: ...
 

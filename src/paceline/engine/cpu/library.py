@@ -95,6 +95,7 @@ class PlDraw(Structure):
         ("seed", c_uint64),
         ("top_k", c_int32),
         ("wanted", c_int32),
+        ("mask", c_void_p),
     )
 
 

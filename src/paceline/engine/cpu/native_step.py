@@ -11,6 +11,7 @@ from paceline.contracts.messages import Sampling
 from paceline.engine.cpu.library import PlDraw, PlKv, PlModel, PlStep
 from paceline.engine.interface import Pages
 from paceline.engine.layout import KvDtype, PageLayout
+from paceline.engine.masks import Masks
 from paceline.engine.step import Float32, Int32, Step
 
 _KV: dict[KvDtype, PlKv] = {
@@ -54,6 +55,7 @@ class NativeStep:
         # What `_call` says, and points to.
         self._step: Step | None = None
         self._samplings: Sequence[Sampling | None] = ()
+        self._masks: Masks | None = None
         self._draws: ctypes.Array[PlDraw] = (PlDraw * 0)()
         self._drawn: Int32 = np.empty(0, dtype=np.int32)
         self._left: list[int] = []  # rows whose logits are asked for
@@ -69,27 +71,33 @@ class NativeStep:
         self._library.pl_step(self._engine, self._describe_step(step, logits, None, None))
         return logits
 
-    def draw(self, step: Step, samplings: Sequence[Sampling | None]) -> list[Float32 | int]:
+    def draw(
+        self, step: Step, samplings: Sequence[Sampling | None], masks: Masks | None
+    ) -> list[Float32 | int]:
         """The token of each row that has a `Sampling`, -1 where there is no distribution; of others the logits, which
         the next step overwrites."""
         # A step that is carried on keeps its arrays, and with them all that was said of them: 2 us instead of 50, and
         # a multiple of both behind weights that left nothing in the cache.
-        if step is not self._step or samplings is not self._samplings:
-            self._prepare(step, samplings)
+        if step is not self._step or samplings is not self._samplings or masks is not self._masks:
+            self._prepare(step, samplings, masks)
         self._library.pl_step(self._engine, self._call)
         tokens: list[Float32 | int] = self._drawn.tolist()
         for row in self._left:
             tokens[row] = self._logits[row]
         return tokens
 
-    def _prepare(self, step: Step, samplings: Sequence[Sampling | None]) -> None:
+    def _prepare(self, step: Step, samplings: Sequence[Sampling | None], masks: Masks | None) -> None:
         rows = len(step.logit_rows)
         if len(self._logits) < rows:
             self._logits = np.empty((rows, self._vocab), dtype=np.float32)
         self._draws = (PlDraw * rows)(*map(_describe, samplings))
+        if masks is not None:
+            first, stride = _address(masks.bits), masks.bits.strides[0]
+            for i, row in enumerate(masks.rows):
+                self._draws[row].mask = first + i * stride
         self._drawn = np.empty(rows, dtype=np.int32)
         self._left = [row for row, sampling in enumerate(samplings) if sampling is None]
-        self._step, self._samplings = step, samplings
+        self._step, self._samplings, self._masks = step, samplings, masks
         self._call = self._describe_step(step, self._logits, self._draws, self._drawn)
 
     def _describe_step(

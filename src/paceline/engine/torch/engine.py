@@ -11,6 +11,7 @@ from paceline.contracts.messages import Sampling
 from paceline.engine.calibration import calibrate, sample_tokens
 from paceline.engine.interface import Outcome, Pages, Progress
 from paceline.engine.layout import KvDtype, plan_layout
+from paceline.engine.masks import Masks
 from paceline.engine.profile import KvProfile
 from paceline.engine.scales import cache_scales
 from paceline.engine.step import Float32, Step
@@ -133,10 +134,10 @@ class TorchEngine:
         return logits
 
     @torch.inference_mode()
-    def sample(self, step: Step, samplings: Sequence[Sampling | None]) -> Outcome:
+    def sample(self, step: Step, samplings: Sequence[Sampling | None], masks: Masks | None = None) -> Outcome:
         if not kernels.triton_runs(self._device):
             return self.execute(step)
-        return draw(self._run(step), step.positions[step.logit_rows], samplings)
+        return draw(self._run(step), step.positions[step.logit_rows], samplings, masks)
 
     @torch.inference_mode()
     def export_pages(self, pages: Sequence[int]) -> None:

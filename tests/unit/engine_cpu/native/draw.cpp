@@ -11,6 +11,10 @@ PL_EXPORT void draw_tokens(const float *logits, int32_t vocab, const PlDraw *how
   for (int32_t i = 0; i < count; i++) tokens[i] = paceline::draw_token(logits, vocab, *how, us[i]);
 }
 
+PL_EXPORT void exclude(float *logits, int32_t vocab, const uint32_t *mask) {
+  paceline::exclude(logits, vocab, mask);
+}
+
 // `count` is a multiple of 16.
 PL_EXPORT void exponentials(const double *x, int32_t count, double *result) {
   for (int32_t i = 0; i < count; i += 2 * kDoubleLanes) {

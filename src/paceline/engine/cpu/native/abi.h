@@ -74,6 +74,7 @@ struct PlDraw {
   uint64_t seed;       // with the row's position it gives the random number that picks among ids, in their order
   int32_t top_k;       // 0 for all
   int32_t wanted;      // 0: nobody asks for this row's token
+  const uint32_t *mask;  // [ceil(vocab / 32)] bit i % 32 of word i / 32: whether it may be token i; null for any
 };
 
 // One batch: `paceline.engine.step.Step` of one page group.
@@ -88,7 +89,7 @@ struct PlStep {
   const int32_t *page_table;    // [S, table_width]
   const int32_t *logit_rows;    // [R]
   const int64_t *moves;         // [M, 2] slots copied from -> to before anything else
-  float *logits;                // [R, vocab]
+  float *logits;                // [R, vocab]; rows that are drawn with a mask have -infinity where it excludes
   const PlDraw *draws;          // [R] how tokens are drawn; null when logits alone are wanted
   int32_t *drawn;               // [R] the tokens, -1 where logits hold no distribution; unused without `draws`
 };

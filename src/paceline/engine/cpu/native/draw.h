@@ -1,10 +1,11 @@
-// From a row of logits to a token, as `paceline.engine.sampling` draws it: temperature, min_p, top_k, top_p,
+// From a row of logits to a token, as `paceline.engine.sampling` draws it: mask, temperature, min_p, top_k, top_p,
 // then the inverse of the cumulative distribution in order of token ids.
 //
 // Everything is float64 in one order, however wide vectors are: a token does not depend on the level. Weights
 // come in blocks, whose sums and maxima say which blocks need not be looked at again.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -13,6 +14,23 @@
 #include "draw_weights.h"
 
 namespace paceline {
+
+// Leaves the logits of the tokens that `mask` allows.
+static inline void exclude(float *logits, int vocab, const uint32_t *mask) {
+  constexpr float kNever = -std::numeric_limits<float>::infinity();
+  for (int begin = 0; begin < vocab; begin += 32) {
+    const uint32_t bits = mask[begin / 32];
+    // Most words are all or nothing: what a grammar tells apart are few tokens, or all but few.
+    if (bits == 0xFFFFFFFF) continue;
+    float *block = logits + begin;
+    const int count = std::min(32, vocab - begin);
+    if (bits == 0) {
+      std::fill(block, block + count, kNever);
+    } else {
+      for (int i = 0; i < count; i++) block[i] = (bits >> i) & 1 ? block[i] : kNever;
+    }
+  }
+}
 
 // The largest logit, NaN if there is one.
 static inline float largest(const float *logits, int vocab) {

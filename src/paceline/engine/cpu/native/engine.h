@@ -237,7 +237,9 @@ class Engine {
     const PlDraw &wanted = step_.draws[row];
     if (!wanted.wanted) return;
     const double u = uniform(wanted.seed, uint32_t(step_.positions[step_.logit_rows[row]]));
-    step_.drawn[row] = draw_token(step_.logits + size_t(row) * size_t(model_.vocab), model_.vocab, wanted, u);
+    float *logits = step_.logits + size_t(row) * size_t(model_.vocab);
+    if (wanted.mask) exclude(logits, model_.vocab, wanted.mask);
+    step_.drawn[row] = draw_token(logits, model_.vocab, wanted, u);
   }
 
   // One group of a matrix's rows times `rows` rows of `input`.
