@@ -56,7 +56,8 @@ class Mesh:
         self._supervisor = Supervisor(
             report=screen.line, on_restart=self._publish, on_given_up=self._given_up
         )
-        self._nats = NatsChild(runfile.state_dir(address.port) / "up.log")
+        state = runfile.state_dir(address.port)
+        self._nats = NatsChild(state / "up.log", state / "jetstream")
         self._services: list[Child] = []
         self._bus: NatsBus | None = None
 

@@ -11,12 +11,13 @@ from paceline.cli.supervisor import Child, Process
 
 
 class NatsChild:
-    """The server beside its `child`, which the supervisor keeps. `start` begins the first life."""
+    """The server beside its `child`, which the supervisor keeps. `start` begins the first life. Files and batches are
+    in `store`."""
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self, log: Path, store: Path) -> None:
         self.url = ""
         self.child = Child("nats", log, self._launch)
-        self._server = NatsServer()
+        self._server = NatsServer(store)
         self._running: Process | None = None
 
     async def start(self) -> None:

@@ -3,6 +3,7 @@
 <run dir>/run.json                    the facts, private like the directory: they name the bus and its token
 <state dir>/<port>/run.json           a link to them
 <state dir>/<port>/<worker>.log       what each child logs; stays after the run
+<state dir>/<port>/jetstream/         files and batches; stays after the run
 """
 
 import os
