@@ -32,13 +32,17 @@ def open_engine(
 ) -> Engine:
     """An engine that has read its configuration but no weights; see `choose` for what `auto` is.
 
-    `fake` needs no `files` and of the rest knows only `step_s`, the seconds that a step takes; others ignore that.
+    `fake` needs no `files`, says what the script of a model directory says if there is one, and of the rest knows only
+    `step_s`, the seconds that a step takes; others ignore that.
 
     Raises `InvalidRequest` for a model that the engine cannot run, or settings that are not for it.
     """
     if name == "fake":
         from paceline.engine.fake import FakeEngine
+        from paceline.engine.scripted import ScriptedEngine, has_script
 
+        if files is not None and has_script(files):
+            return ScriptedEngine(files, base_s=step_s)
         return FakeEngine(read_config(files) if files else None, base_s=step_s)
     if files is None:
         raise InvalidRequest(f"engine {name} needs a model")
