@@ -3,7 +3,7 @@
 import typer
 
 from paceline.cli.chat import chat
-from paceline.cli.launch import launch
+from paceline.cli.launch_command import launch
 from paceline.cli.plan_command import plan
 from paceline.cli.pull import pull
 from paceline.cli.quantize import quantize

@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from paceline.cli.__main__ import app
-from paceline.cli.launch import run
+from paceline.cli.launch_command import run
 from paceline.cli.launch_plan import AGENTS, Plan, Target
 
 TARGET = Target("http://127.0.0.1:8080", 'org/a "model"', "sk-1")
