@@ -17,8 +17,9 @@ from paceline.contracts.errors import Unavailable
 
 _API = "$JS.API"
 _TIMEOUT_S = 5.0
-_PAGE = 256
-_PAGE_BYTES = 1 << 20
+# What comes at once is handled at once: small enough that nobody waits for it.
+_PAGE = 64
+_PAGE_BYTES = 256 << 10
 # A pull that hears nothing for two heartbeats was lost with its server.
 _PULL_S, _HEARTBEAT_S = 30.0, 2.0
 

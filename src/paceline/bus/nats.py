@@ -1,8 +1,8 @@
 """The bus on a NATS server."""
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import Literal
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Literal, TypeVar
 
 import structlog
 from nats import errors
@@ -14,6 +14,8 @@ from paceline.bus.interface import Bus, Delivery, Handler, Subscription
 from paceline.contracts.errors import InvalidRequest, Unavailable
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 _OUTGOING_BYTES = 64 << 20
 # Of each subscription; what arrives beyond them is dropped and counted.
@@ -95,8 +97,8 @@ class NatsBus(Bus):
         if not self._client.is_connected:
             raise Unavailable(f"disconnected from the NATS server, cannot reach {subject}")
         try:
-            answer = await self._client.request(
-                subject, data, timeout, headers=dict(headers) if headers else None
+            answer = await _cancellable(
+                self._client.request(subject, data, timeout, headers=dict(headers) if headers else None)
             )
         except errors.NoRespondersError:
             raise Unavailable(f"nobody listens on {subject}") from None
@@ -122,9 +124,11 @@ class NatsBus(Bus):
         kept = _NatsSubscription(self._client, self._subscriptions, subscription)
         try:
             await self._flush()
-        except errors.Error as e:
+        except BaseException as e:
             await kept.unsubscribe()
-            raise Unavailable(f"cannot subscribe to {subject}: {e}") from e
+            if isinstance(e, errors.Error):
+                raise Unavailable(f"cannot subscribe to {subject}: {e}") from e
+            raise
         return kept
 
     async def close(self) -> None:
@@ -146,8 +150,8 @@ class NatsBus(Bus):
     async def _flush(self) -> None:
         """Wait until the server has seen everything so far."""
         # Twice, because nats-py writes its PING before what is still in its buffer.
-        await self._client.flush(_FLUSH_S)
-        await self._client.flush(_FLUSH_S)
+        await _cancellable(self._client.flush(_FLUSH_S))
+        await _cancellable(self._client.flush(_FLUSH_S))
 
     def _publish_error(self, error: errors.Error, data: bytes) -> Exception:
         if isinstance(error, errors.MaxPayloadError):
@@ -214,6 +218,16 @@ class _NatsSubscription(Subscription):
             await self._subscription.drain()  # type: ignore[no-untyped-call]
         except errors.Error:
             await self.unsubscribe()
+
+
+async def _cancellable(call: Coroutine[Any, Any, T]) -> T:
+    """Python 3.11's wait_for, on which nats-py relies, loses a cancellation that comes together with the result."""
+    task = asyncio.current_task()
+    before = task.cancelling() if task else 0
+    result = await call
+    if task and task.cancelling() > before:
+        raise asyncio.CancelledError
+    return result
 
 
 def _delivery(message: Msg) -> Delivery:
