@@ -25,6 +25,7 @@ from paceline.contracts.messages import Generate
 from paceline.gateway.batches.keeper import Keeper
 from paceline.gateway.batches.names import tenant_token
 from paceline.gateway.batches.queue import Queue
+from paceline.gateway.batches.results import answered
 from paceline.gateway.batches.store import Store
 from tests.helpers import until
 from tests.service.gateway_mesh import ScriptedMesh, scripted_mesh
@@ -267,7 +268,8 @@ async def test_a_batch_leaves_room_for_live_requests_and_shows_its_progress(
         assert batch["request_counts"] == {"total": 5, "completed": 0, "failed": 0}
         live = [asyncio.create_task(_status(mesh)) for _ in range(2)]
         await until(lambda: mesh.gateway.load().running == 4)
-        assert (mesh.gateway.load().waiting, mesh.worker("d0").live.__len__()) == (0, 4)
+        await until(lambda: len(mesh.worker("d0").live) == 4)
+        assert mesh.gateway.load().waiting == 0
         script.decode.set()
         assert [await one for one in live] == [200, 200]
         batch = await client.reaches(batch_id, "completed")
@@ -304,6 +306,24 @@ async def test_a_batch_without_workers_waits_for_them(server: NatsServer, model:
         await mesh.add("decode", "d0")
         batch = await client.reaches(batch_id, "completed")
         assert await client.results(batch) == {"a": 1}
+
+
+async def test_a_result_of_a_gateway_that_died_before_it_said_so_stands(
+    server: NatsServer, model: Path
+) -> None:
+    """There are no workers: nobody could answer a second time."""
+    async with scripted_mesh(server, model, Script(), decode=0, prefill=0) as mesh:
+        client = Client(mesh)
+        batch_id = await client.submit(line("a"))
+        bus = await NatsBus.connect(server.url, name="test")
+        store = Store(JetStream(bus))
+        result = answered(batch_id, 1, "a", "r", 200, {"n": 1})
+        await store.put_result(batch_id, 1, "completed", result)
+        await store.put_result(batch_id, 1, "failed", b"{}")
+        await bus.close()
+        batch = await client.reaches(batch_id, "completed")
+        assert batch["request_counts"] == {"total": 1, "completed": 1, "failed": 0}
+        assert await client.content(batch["output_file_id"]) == result + b"\n"
 
 
 async def test_what_had_no_turn_in_time_is_expired(server: NatsServer, model: Path) -> None:

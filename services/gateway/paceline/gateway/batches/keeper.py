@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 # Whoever finishes the last item looks at once; this is for when they died.
 _LOOK_S = 15.0
 # Messages on their way to the server at the same time.
-_AT_ONCE = 64
+_AT_ONCE = 16
 
 
 class Keeper:
