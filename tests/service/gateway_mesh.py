@@ -52,6 +52,10 @@ class ScriptedMesh:
         """POST a chat completion; use it as a context manager."""
         return self.http.post(f"{self.url}/v1/chat/completions", json=self.body(content, **fields))
 
+    def post_to(self, path: str, **body: Any) -> Any:
+        """POST any body; use it as a context manager."""
+        return self.http.post(self.url + path, json=body)
+
     @property
     def live(self) -> dict[str, dict[str, int]]:
         """What workers still hold, by worker."""

@@ -11,6 +11,13 @@ from paceline.model.bytelevel import ALPHABET
 EOS = 257
 VOCAB = 258
 
+# Mentions the tag by which calls in Hermes' form are known.
+TOOL_TEMPLATE = (
+    "{% if tools %}{{ tools | tojson }}<tool_call>{% endif %}"
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{{ (m.tool_calls or '') | string }}<|im_end|>"
+    "{% endfor %}<|im_start|>assistant\n{{ '<think>' if enable_thinking else '' }}"
+)
+
 TEMPLATE = (
     "{% for m in messages %}{% if m.content == 'raise' %}{{ raise_exception('no') }}{% endif %}"
     "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>{% endfor %}"
@@ -18,11 +25,13 @@ TEMPLATE = (
 )
 
 
-def write_model(directory: Path, tokenizer: tokenizers.Tokenizer | None = None) -> Path:
+def write_model(
+    directory: Path, tokenizer: tokenizers.Tokenizer | None = None, template: str = TEMPLATE
+) -> Path:
     """Everything that a gateway reads; there are no weights."""
     directory.mkdir()
     (tokenizer or byte_tokenizer()).save(str(directory / "tokenizer.json"))
-    (directory / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
+    (directory / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
     (directory / "config.json").write_text(json.dumps({"eos_token_id": EOS}))
     (directory / "model.safetensors").touch()
     return directory

@@ -13,7 +13,7 @@ from paceline.bus.service import MicroService
 from paceline.contracts import subjects
 from paceline.contracts.codec import encode
 from paceline.contracts.errors import PacelineError, WorkerLost
-from paceline.contracts.frames import Tokens, encode_frame
+from paceline.contracts.frames import Logprobs, Tokens, encode_frame
 from paceline.contracts.messages import (
     Ack,
     Beacon,
@@ -42,6 +42,12 @@ from tests.service.gateway_model import EOS, tokens_of
 MODEL = ModelInfo(
     name="m", context=4096, fingerprint=b"p" * 32, kv_dtype="float32", page_bytes=1024, engine="scripted"
 )
+
+
+def logprobs_of(token: int, width: int) -> Logprobs:
+    """Exact in float32, and different for each token."""
+    own = -token / 256
+    return Logprobs(own, tuple((token + i, own - i) for i in range(width)))
 
 
 @dataclass
@@ -172,7 +178,13 @@ class Worker:
             if isinstance(item, Tokens):
                 skip = max(0, message.index - item.index)
                 if item.tokens[skip:]:
-                    again = Tokens(item.request_id, item.attempt, item.index + skip, item.tokens[skip:])
+                    again = Tokens(
+                        item.request_id,
+                        item.attempt,
+                        item.index + skip,
+                        item.tokens[skip:],
+                        item.logprobs[skip:],
+                    )
                     await self._send(item.request_id, again)
             else:
                 await self._send(item.request_id, item)
@@ -203,24 +215,30 @@ class Worker:
 
     async def _first_token(self, work: Work, base: int) -> None:
         await self.script.prompt.wait()
+        scored = work.sampling.prompt_logprobs
         event = Started(
             request_id=work.request_id,
             attempt=work.attempt,
             worker=self.identity.worker,
             cached=self.script.cached,
             timings=Timings(queue=0.25, compute=0.5),
+            prompt_logprobs=[] if scored is None else [logprobs_of(t, scored) for t in work.prompt[1:]],
         )
         await self._publish(work, event)
-        await self._publish(work, Tokens(work.request_id, work.attempt, base, (self.script.answer[base],)))
+        await self._say(work, base)
 
     async def _rest(self, work: Work, start: int) -> None:
         for index in range(start, min(len(self.script.answer), work.sampling.max_tokens)):
             if index == self.script.hold_at:
                 await self.script.decode.wait()
-            token = self.script.answer[index]
-            await self._publish(work, Tokens(work.request_id, work.attempt, index, (token,)))
+            await self._say(work, index)
             await asyncio.sleep(0)
         await self._done(work)
+
+    async def _say(self, work: Work, index: int) -> None:
+        token, width = self.script.answer[index], work.sampling.logprobs
+        logprobs = () if width is None else (logprobs_of(token, width),)
+        await self._publish(work, Tokens(work.request_id, work.attempt, index, (token,), logprobs))
 
     async def _done(self, work: Work) -> None:
         tokens = min(len(self.script.answer), work.sampling.max_tokens)

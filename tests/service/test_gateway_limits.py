@@ -365,7 +365,7 @@ async def test_a_taken_port_is_one_clear_error(memory_broker: MemoryBroker, mode
 
 async def test_beyond_loopback_without_keys_is_refused(memory_broker: MemoryBroker, model: Path) -> None:
     settings = Settings(model=str(model), host="0.0.0.0", port=0)
-    with pytest.raises(InvalidRequest, match="set PACELINE_API_KEYS"):
+    with pytest.raises(InvalidRequest, match="PACELINE_API_KEYS"):
         async with serving(memory_broker.client(), "gateway", lambda c: Gateway(c, settings)):
             pass
 

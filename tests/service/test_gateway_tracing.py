@@ -64,7 +64,7 @@ async def test_a_request_is_one_trace(
         "gen_ai.request.top_p": 1.0,
         "gen_ai.request.top_k": 0,
         "gen_ai.request.seed": 5,
-        "gen_ai.response.id": answer["id"],
+        "gen_ai.response.id": answer["id"].removeprefix("chatcmpl-"),
         "gen_ai.response.model": "m",
         "gen_ai.response.finish_reasons": ("length",),
         "gen_ai.response.time_to_first_chunk": attributes["gen_ai.response.time_to_first_chunk"],

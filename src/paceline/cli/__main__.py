@@ -3,6 +3,7 @@
 import typer
 
 from paceline.cli.chat import chat
+from paceline.cli.key import key
 from paceline.cli.launch_command import launch
 from paceline.cli.plan_command import plan
 from paceline.cli.pull import pull
@@ -19,7 +20,7 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (up, chat, launch, status, pull, quantize, plan):
+for command in (up, chat, launch, status, key, pull, quantize, plan):
     app.command()(command)
 
 

@@ -18,7 +18,7 @@ from paceline.cli.screen import Screen
 from paceline.contracts.errors import PacelineError
 from paceline.engine.layout import KvDtype
 from paceline.engine.registry import ComputeDtype, EngineName, Weights
-from paceline.gateway.auth import check_exposure, parse_keys
+from paceline.gateway.auth import Keys, check_exposure
 from paceline.gateway.settings import Settings
 from paceline.model.files import ModelFiles
 from paceline.runtime.config import read
@@ -141,7 +141,8 @@ def _address(port: int) -> Address:
     Raises `PortTaken`, and `InvalidRequest` for settings that the gateway will refuse.
     """
     settings = read(Settings, {**os.environ, "PACELINE_MODEL": "found later", "PACELINE_PORT": str(port)})
-    check_exposure(settings.host, parse_keys(settings.api_keys), allowed=settings.allow_unauthenticated)
+    keys = Keys.of(settings.api_keys, settings.keys_file)
+    check_exposure(settings.host, keys, allowed=settings.allow_unauthenticated)
     return Address(settings.host, ports.reserve(settings.host, port))
 
 

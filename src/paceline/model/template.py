@@ -40,6 +40,8 @@ class ChatTemplate:
             # All but the first come from too many blocks or parentheses in each other, or digits.
             raise InvalidRequest(f"the model's chat template is broken: {e}") from e
         self._special_tokens = dict(special_tokens)
+        self.source = default if tool_use is None else default + tool_use
+        """What it is written in, of which forms of tool calls can be told."""
 
     @classmethod
     def load(cls, files: ModelFiles) -> "ChatTemplate":
@@ -51,18 +53,22 @@ class ChatTemplate:
         messages: Sequence[Mapping[str, Any]],
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        options: Mapping[str, Any] | None = None,
         add_generation_prompt: bool = True,
     ) -> str:
-        """The prompt. Raises `InvalidRequest` when the template refuses the messages."""
+        """The prompt. `options` are further variables, such as enable_thinking; they replace none of the others. Raises
+        `InvalidRequest` when the template refuses the messages."""
         template = self._tool_use if tools else self._default
+        variables = {
+            **(options or {}),
+            **self._special_tokens,
+            "messages": messages,
+            "tools": tools or None,
+            "documents": None,
+            "add_generation_prompt": add_generation_prompt,
+        }
         try:
-            return template.render(
-                messages=messages,
-                tools=tools or None,
-                documents=None,
-                add_generation_prompt=add_generation_prompt,
-                **self._special_tokens,
-            )
+            return template.render(variables)
         except Exception as e:  # a program of the model's, over values of the caller's: it may raise anything
             raise InvalidRequest(
                 f"the model's chat template refuses these messages: {e}", param="messages"
@@ -100,8 +106,18 @@ def _from_directory(directory: Path) -> ChatTemplate:
     return ChatTemplate(named["default"], tool_use=named.get("tool_use"), special_tokens=special)
 
 
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """Lets templates queue: published ones keep ids in lists of their own, and those of the caller are made anew for
+    each rendering."""
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        return (type(obj) is list and attr in ("append", "pop")) or super().is_safe_attribute(
+            obj, attr, value
+        )
+
+
 def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
+    environment = _Sandbox(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
     )
     environment.filters["tojson"] = _tojson

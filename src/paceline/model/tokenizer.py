@@ -1,5 +1,6 @@
 """Text to tokens and back."""
 
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -95,9 +96,10 @@ class Tokenizer:
         return found
 
     @property
-    def specials(self) -> frozenset[str]:
-        """The contents of all special tokens."""
-        return frozenset(added.content for added in self._added.values() if added.special)
+    def markers(self) -> frozenset[str]:
+        """Added tokens that a grammar names instead of spelling them: special ones, and what looks like a tag."""
+        added = self._added.values()
+        return frozenset(t.content for t in added if t.special or re.fullmatch("<.*>", t.content))
 
     def special(self, token: int) -> str | None:
         """The content of a special token, such as "<|im_end|>"; None for every other."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.gateway.ask import Tool, ToolUse
-from paceline.gateway.deltas import Answer, ToolCall
+from paceline.gateway.deltas import Answer, Text, ToolCall
 from paceline.gateway.formats.deepseek_v3 import DeepSeekV3
 from paceline.gateway.formats.deepseek_v32 import DeepSeekV32
 from paceline.gateway.formats.family import Family
@@ -67,6 +67,9 @@ def answer(
     numbers = itertools.count()
     parser = family.parser(tools, lambda: f"call{next(numbers)}", thinking=thinking)
     whole = Answer()
+    if parser is None:
+        whole.add([Text("".join(piece for piece in pieces if isinstance(piece, str)))])
+        return whole
     for piece in pieces:
         whole.add(parser.special(piece.token) if isinstance(piece, Special) else parser.push(piece))
     whole.add(parser.finish())

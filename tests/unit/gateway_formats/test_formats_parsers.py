@@ -242,6 +242,7 @@ def test_plain_text_stays_as_it_is(name: str, text: str) -> None:
 
 def test_arguments_are_passed_on_as_they_come() -> None:
     parser = FAMILIES["hermes"].parser(TOOLS, lambda: "id", thinking=False)
+    assert parser is not None
     assert parser.push('<tool_call>\n{"name": "f", "arguments": {"te') == [
         CallBegun(0, "id", "f"),
         CallArguments(0, '{"te'),
@@ -254,6 +255,7 @@ def test_arguments_are_passed_on_as_they_come() -> None:
 
 def test_strings_without_quotes_are_passed_on_as_they_come() -> None:
     parser = FAMILIES["qwen3_coder"].parser(TOOLS, lambda: "id", thinking=False)
+    assert parser is not None
     parser.push("<tool_call>\n<function=f>\n<parameter=text>\n")
     assert parser.push('say "hi"\n</par') == [CallArguments(0, 'say \\"hi\\"')]
     assert parser.push("x") == [CallArguments(0, "\\n</parx")]
@@ -261,6 +263,7 @@ def test_strings_without_quotes_are_passed_on_as_they_come() -> None:
 
 def test_text_and_reasoning_are_passed_on_as_they_come() -> None:
     parser = FAMILIES["hermes"].parser(TOOLS, lambda: "id", thinking=True)
+    assert parser is not None
     assert parser.push("I th") == [Reasoning("I th")]
     assert parser.push("ink.</think>\n") == [Reasoning("ink.")]
     assert parser.push("\nHi <") == [Text("Hi")]
@@ -291,6 +294,7 @@ def test_a_template_opens_the_reasoning() -> None:
 
 def test_special_tokens_of_no_form_are_not_read() -> None:
     parser = FAMILIES["hermes"].parser(TOOLS, lambda: "id", thinking=False)
+    assert parser is not None
     assert [parser.push("a"), parser.special("<|im_end|>"), parser.push("b")] == [
         [Text("a")],
         [],
@@ -341,6 +345,7 @@ def test_nothing_piles_up_in_a_megabyte_of_deep_arguments() -> None:
 def _calls(name: str, text: str) -> int:
     """How many functions run while `text` comes one character at a time."""
     parser = FAMILIES[name].parser(TOOLS, lambda: "id", thinking=False)
+    assert parser is not None
     count = 0
 
     def profile(_frame: object, event: str, _argument: object) -> None:

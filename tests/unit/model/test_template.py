@@ -68,7 +68,7 @@ def test_the_clock() -> None:
         "{{ 1 // 0 }}",
         # The sandbox: neither the interpreter nor the caller's messages are in reach.
         "{{ messages.__class__.__mro__ }}",
-        "{{ messages.append(1) }}",
+        "{{ messages.clear() }}",
         "{% for i in range(10**9) %}{% endfor %}",
     ],
 )

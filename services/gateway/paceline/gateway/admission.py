@@ -48,6 +48,7 @@ class Admission:
         self._running = 0
         self._idle = asyncio.Event()
         self._idle.set()
+        self._departure = asyncio.Event()
 
     @property
     def running(self) -> int:
@@ -57,6 +58,11 @@ class Admission:
     def waiting(self) -> int:
         """Requests that were taken and do not run yet."""
         return len(self._tickets) - self._running
+
+    def check_idle_place(self) -> None:
+        """Raises `Busy` when a request would have to wait for its turn."""
+        if self._ready or self._running >= self._max_running:
+            raise Busy("Capacity temporarily exceeded, please try again.", retry_after_s=self._drain_s())
 
     def check(self) -> None:
         """Raises `Busy`, with the time that the queue needs to drain, when `enter` would."""
@@ -81,12 +87,20 @@ class Admission:
         self._grant()
         await ticket.wait()
 
+    async def spare(self) -> None:
+        """Wait until at least half of the places to run are free, for work that has time. `enter` must follow at
+        once."""
+        while 2 * len(self._tickets) >= self._max_running:
+            self._departure.clear()
+            await self._departure.wait()
+
     async def idle(self) -> None:
         """Wait until nobody holds a ticket."""
         await self._idle.wait()
 
     def _leave(self, ticket: Ticket) -> None:
         self._tickets.discard(ticket)
+        self._departure.set()
         if not self._tickets:
             self._idle.set()
         if ticket.running:

@@ -1,20 +1,26 @@
-"""An answer in OpenAI's shape: the whole completion, and the usage of both kinds of answer."""
+"""What all dialects tell of an answer: who gave it, and what it cost."""
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from paceline.contracts.messages import CachedTokens, Done, FinishReason, Started, Timings
+import msgspec
+
+from paceline.contracts.messages import CachedTokens, Done, Started, Timings
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one answer cost. `started` and `done` are the workers' own reports; `queue_s` was spent in the gateway."""
+    """What one answer cost. `started` and `done` are the workers' own reports; `queue_s` was spent in the gateway;
+    `cost` is money, where prices are set."""
 
     prompt_tokens: int
     completion_tokens: int
     queue_s: float
     started: Started | None
     done: Done | None
+    reasoning_tokens: int = 0
+    cost: float | None = None
 
     @property
     def cached(self) -> CachedTokens:
@@ -31,11 +37,11 @@ class Usage:
             "prompt_tokens_details": {"cached_tokens": cached.total},
         }
         drafted, accepted = (self.done.drafted, self.done.accepted) if self.done else (0, 0)
-        if drafted:
-            body["completion_tokens_details"] = {
-                "accepted_prediction_tokens": accepted,
-                "rejected_prediction_tokens": drafted - accepted,
-            }
+        body["completion_tokens_details"] = {
+            "reasoning_tokens": self.reasoning_tokens,
+            "accepted_prediction_tokens": accepted,
+            "rejected_prediction_tokens": drafted - accepted,
+        }
         body["paceline"] = {
             "cached": {"device": cached.device, "host": cached.host},
             "drafted": drafted,
@@ -46,6 +52,8 @@ class Usage:
                 "decode": self.done.worker if self.done else None,
             },
         }
+        if self.cost is not None:
+            body["paceline"]["cost"] = self.cost
         return body
 
     def _stages(self) -> dict[str, float]:
@@ -60,6 +68,30 @@ class Usage:
         }
 
 
+def total(parts: Sequence[Usage]) -> Usage:
+    """Of several answers to one request. Stages and workers are those of the first."""
+    if len(parts) == 1:
+        return parts[0]
+    first = parts[0]
+    cached = [part.cached for part in parts]
+    done = [part.done for part in parts if part.done]
+    return Usage(
+        prompt_tokens=sum(part.prompt_tokens for part in parts),
+        completion_tokens=sum(part.completion_tokens for part in parts),
+        queue_s=first.queue_s,
+        started=first.started
+        and msgspec.structs.replace(
+            first.started,
+            cached=CachedTokens(device=sum(c.device for c in cached), host=sum(c.host for c in cached)),
+        ),
+        done=first.done
+        and msgspec.structs.replace(
+            first.done, drafted=sum(d.drafted for d in done), accepted=sum(d.accepted for d in done)
+        ),
+        reasoning_tokens=sum(part.reasoning_tokens for part in parts),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Head:
     """What all parts of one answer have in common. `created` is in UNIX seconds."""
@@ -67,23 +99,6 @@ class Head:
     request_id: str
     model: str
     created: int
-    id: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "id", f"chatcmpl-{self.request_id}")
-
-
-def completion(head: Head, text: str, finish_reason: FinishReason, usage: Usage) -> dict[str, Any]:
-    """The body of an answer that is not streamed."""
-    message = {"role": "assistant", "content": text, "refusal": None}
-    return {
-        "id": head.id,
-        "object": "chat.completion",
-        "created": head.created,
-        "model": head.model,
-        "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": finish_reason}],
-        "usage": usage.body(),
-    }
 
 
 def models(name: str, created: int) -> dict[str, Any]:

@@ -30,6 +30,7 @@ class Job:
     stop_ids: frozenset[int]
     draft: bool
     deadline: float
+    low_priority: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +88,14 @@ class Call:
             sampling=self.job.sampling,
             deadline=self.job.deadline,
             output=list(self.request.tokens),
+            low_priority=self.job.low_priority,
         )
 
     def prompt(self) -> Prompt:
         """What the router needs to know about the next attempt."""
         tokens = len(self.job.prompt) + len(self.request.tokens)
-        return Prompt(self.job.model, tokens, self.job.session, frozenset(self.avoid))
+        scored = self.job.sampling.prompt_logprobs is not None
+        return Prompt(self.job.model, tokens, self.job.session, frozenset(self.avoid), alone=scored)
 
     async def next_batch(self, patience: float, tap: Tap | None = None) -> Sequence[int] | None:
         """All tokens that came since the last call: at least one, or none after `patience` seconds without any, or

@@ -39,6 +39,7 @@ class CallArguments(msgspec.Struct, frozen=True):
 
 
 Delta: TypeAlias = Text | Reasoning | CallBegun | CallArguments
+"""A call's arguments follow its begin before anything else does."""
 
 
 class TokenLogprob(msgspec.Struct, frozen=True):
@@ -74,7 +75,7 @@ class Answer:
     text: str = ""
     reasoning: str = ""
     calls: list[ToolCall] = field(default_factory=list)
-    logprobs: list[TokenLogprob] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)  # of the tokens that are `text`
     end: End = End("stop")
 
     def add(self, deltas: Iterable[Delta]) -> None:

@@ -17,7 +17,8 @@ class Renderer(Protocol):
     """What keeps the connection open while there is nothing to say."""
 
     def begin(self, usage: Usage) -> bytes:
-        """Before anything else, when the first token is there: of `usage` the prompt and its cached part are known."""
+        """Before anything else, mostly when the first token is there: then `usage` knows the prompt and what of it was
+        cached."""
 
     def deltas(self, choice: int, deltas: Sequence[Delta], logprobs: Sequence[TokenLogprob]) -> bytes: ...
 

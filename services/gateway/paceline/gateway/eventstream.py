@@ -4,9 +4,6 @@ import asyncio
 
 from aiohttp import HttpVersion11, web
 
-from paceline.gateway import sse
-from paceline.gateway.errors import Problem
-
 _LAST_WRITE_S = 1.0
 # Where aiohttp's own writes begin to wait.
 _BEHIND_BYTES = 64 << 10
@@ -26,6 +23,7 @@ class EventStream:
     def __init__(self, http: web.Request) -> None:
         self._http = http
         self._response: web.StreamResponse | None = None
+        self._beginning = asyncio.Lock()
 
     @property
     def begun(self) -> bool:
@@ -56,25 +54,26 @@ class EventStream:
     async def end(self, events: bytes) -> web.StreamResponse:
         """Send the last events."""
         response = await self._begin()
-        await response.write(events + sse.DONE)
+        await response.write(events)
         await response.write_eof()
         return response
 
-    async def fail(self, problem: Problem) -> web.StreamResponse:
-        """End with an error event. A client that does not take even that is cut off."""
+    async def fail(self, events: bytes) -> web.StreamResponse:
+        """End with an error. A client that does not take even that is cut off."""
         try:
             async with asyncio.timeout(_LAST_WRITE_S):
-                return await self.end(sse.error(problem))
+                return await self.end(events)
         except TimeoutError as e:
             if self._http.transport:
                 self._http.transport.abort()
             raise ConnectionResetError("the client does not read") from e
 
     async def _begin(self) -> web.StreamResponse:
-        if self._response is None:
-            response = web.StreamResponse(headers=_HEADERS)
-            if self._http.version >= HttpVersion11:
-                response.enable_chunked_encoding()
-            await response.prepare(self._http)
-            self._response = response
-        return self._response
+        async with self._beginning:
+            if self._response is None:
+                response = web.StreamResponse(headers=_HEADERS)
+                if self._http.version >= HttpVersion11:
+                    response.enable_chunked_encoding()
+                await response.prepare(self._http)
+                self._response = response
+            return self._response

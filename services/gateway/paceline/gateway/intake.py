@@ -1,18 +1,32 @@
-"""From an HTTP request to a job for the mesh: every check that can be made before a worker hears of it."""
+"""From an HTTP request to jobs for the mesh: every check that can be made before a worker hears of it."""
 
+import hashlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 
+import msgspec
 from aiohttp import web
 
-from paceline.contracts.errors import ModelNotFound
+from paceline.contracts.errors import InvalidRequest
+from paceline.contracts.messages import MAX_PROMPT_LOGPROBS, Sampling
+from paceline.gateway.ask import Ask
 from paceline.gateway.auth import Tenant
 from paceline.gateway.call import Job
 from paceline.gateway.errors import Rejected, body_timed_out, http_problem, too_large
 from paceline.gateway.front import Front
-from paceline.gateway.openai import ChatRequest
 from paceline.gateway.session import session_key
-from paceline.gateway.tokenizing import Tokenizing
+from paceline.gateway.tokenizing import Encoded, Tokenizing
 from paceline.gateway.uploads import Uploads
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of the answers that a request asks for. `first` of those to the same prompt, whose cached pages the others
+    use: they begin when it has begun."""
+
+    job: Job
+    prompt: Encoded
+    first: bool
 
 
 async def read_body(http: web.Request, uploads: Uploads, *, limit: int, timeout: float) -> bytes:
@@ -32,33 +46,60 @@ async def read_body(http: web.Request, uploads: Uploads, *, limit: int, timeout:
         raise Rejected(http_problem(400, "The body cannot be decoded")) from e
 
 
-async def make_job(
+async def make_choices(
     front: Front,
     language: Tokenizing,
+    ask: Ask,
     headers: Mapping[str, str],
-    body: bytes,
     tenant: Tenant,
     request_id: str,
     deadline: float,
-) -> tuple[ChatRequest, Job]:
-    """Validate, tokenize, and check that it fits. Raises the errors that the client is to see."""
-    tokenizer = language.tokenizer
-    chat = await language.parse(body)
-    if chat.model != front.model:
-        raise ModelNotFound(f"The model {chat.model!r} does not exist; this server has {front.model!r}")
+) -> list[Choice]:
+    """Tokenize, and check that it fits. Raises the errors that the client is to see."""
+    front.check_model(ask.model)
     room = front.mesh.room(front.model)
-    prompt = await language.encode(chat, room)
-    stop_ids = frozenset(chat.stop_token_ids or ())
-    job = Job(
-        request_id=request_id,
-        model=front.model,
-        tenant=tenant.name,
-        salt=tenant.salt,
-        session=session_key(headers, chat.prompt_cache_key, salt=tenant.salt, prompt=prompt),
-        prompt=prompt,
-        sampling=chat.sampling(room - len(prompt)),
-        stop_ids=stop_ids if chat.ignore_eos else stop_ids | tokenizer.eos_ids,
-        draft=chat.draft is not False,
-        deadline=deadline,
+    choices = []
+    for i, prompt in enumerate(ask.prompts):
+        encoded = await language.encode(prompt, ask, room)
+        sampling = _sampling(ask, encoded, room)
+        session = session_key(headers, ask.cache_key, salt=tenant.salt, prompt=encoded.tokens)
+        stop_ids = frozenset(sampling.stop_token_ids)
+        for j in range(ask.choices):
+            number = i * ask.choices + j
+            job = Job(
+                request_id=_id_of(request_id, number),
+                model=front.model,
+                tenant=tenant.name,
+                salt=tenant.salt,
+                session=session,
+                prompt=encoded.tokens,
+                sampling=msgspec.structs.replace(sampling, seed=(sampling.seed + number) % 2**63),
+                stop_ids=stop_ids if sampling.ignore_eos else stop_ids | language.tokenizer.eos_ids,
+                draft=ask.draft,
+                deadline=deadline,
+                low_priority=ask.low_priority,
+            )
+            choices.append(Choice(job, encoded, first=j == 0))
+    return choices
+
+
+def _sampling(ask: Ask, prompt: Encoded, room: int) -> Sampling:
+    # Of an echo without an answer the one token that a worker has to say is left out.
+    limit = max(1, min(ask.sampling.max_tokens, room - len(prompt.tokens)))
+    scored = ask.logprobs if ask.echo else None
+    if scored is not None and len(prompt.tokens) * (1 + scored) > MAX_PROMPT_LOGPROBS:
+        raise InvalidRequest("The prompt is too long for log probabilities of its tokens", param="logprobs")
+    return msgspec.structs.replace(
+        ask.sampling,
+        max_tokens=limit,
+        grammar=prompt.grammar,
+        logprobs=ask.logprobs,
+        prompt_logprobs=scored,
     )
-    return chat, job
+
+
+def _id_of(request_id: str, number: int) -> str:
+    """In the mesh each answer is a request of its own; the first bears the client's id."""
+    if number == 0:
+        return request_id
+    return hashlib.sha256(f"{request_id} {number}".encode()).hexdigest()[:32]

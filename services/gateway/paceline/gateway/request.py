@@ -12,9 +12,10 @@ behind the tokens that are merged: whoever reads `tokens` sees no seam.
 """
 
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from paceline.contracts.errors import Cancelled, PacelineError, WorkerLost, from_code
-from paceline.contracts.frames import Tokens
+from paceline.contracts.frames import Logprobs, Tokens
 from paceline.contracts.messages import Done, Event, Failed, FinishReason, Role, Started
 
 MAX_ATTEMPTS = 4
@@ -40,6 +41,7 @@ class Request:
 
     def __init__(self, *, max_tokens: int, stop_ids: frozenset[int]) -> None:
         self.tokens: list[int] = []
+        self.logprobs: list[Logprobs] = []  # of `tokens`, where they were asked for
         self.attempt = 1
         self.base = 0
         self.started: Started | None = None
@@ -51,7 +53,7 @@ class Request:
         self._stop_ids = stop_ids
         self._prefill: str | None = None
         self._decode = ""
-        self._ahead: dict[int, int] = {}
+        self._ahead: dict[int, tuple[int, Logprobs | None]] = {}
         self._asked = -1
         self._decoding = False
         self._progress = 0.0
@@ -107,8 +109,10 @@ class Request:
         fresh = before - entry.index
         if fresh >= 0:
             self.tokens.extend(entry.tokens[fresh:])
+            if entry.logprobs:
+                self.logprobs.extend(entry.logprobs[fresh:])
         else:
-            self._ahead.update(enumerate(entry.tokens, entry.index))
+            self._ahead.update(enumerate(zip_longest(entry.tokens, entry.logprobs), entry.index))
         if self._ahead:
             self._join_ahead()
         self._decoding = self._decoding or entry.index > self.base
@@ -166,8 +170,11 @@ class Request:
 
     def _join_ahead(self) -> None:
         """Append what was waiting for the tokens before it, and drop what came otherwise meanwhile."""
-        while (token := self._ahead.pop(len(self.tokens), None)) is not None:
+        while (next_one := self._ahead.pop(len(self.tokens), None)) is not None:
+            token, logprobs = next_one
             self.tokens.append(token)
+            if logprobs is not None:
+                self.logprobs.append(logprobs)
         for index in [i for i in self._ahead if i < len(self.tokens)]:
             del self._ahead[index]
 

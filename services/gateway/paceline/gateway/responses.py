@@ -14,10 +14,13 @@ def json_response(body: Any, *, status: int = 200) -> web.Response:
     return web.Response(body=orjson.dumps(body), status=status, content_type=_JSON)
 
 
-def problem_response(problem: Problem) -> web.Response:
-    """An error in OpenAI's shape."""
+def problem_response(problem: Problem, body: Any = None) -> web.Response:
+    """An error, in OpenAI's shape unless there is a `body`."""
     response = web.Response(
-        body=problem.encode(), status=problem.status, content_type=_JSON, headers=problem.headers()
+        body=orjson.dumps(body or problem.body()),
+        status=problem.status,
+        content_type=_JSON,
+        headers=problem.headers(),
     )
     if problem.status in (408, 413):
         # The rest of the body is still on its way; the connection is of no more use.

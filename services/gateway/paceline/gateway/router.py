@@ -42,13 +42,14 @@ class Snapshot:
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """What has to be computed: `tokens` in all, including the output of earlier attempts. An empty `session` prefers
-    nobody. Workers whose (role, worker) is in
-    `avoid` are used only if there is no other."""
+    nobody. Workers whose (role, worker) is in `avoid` are used only if there is no other. One that is `alone` is
+    computed by decode, whatever its length."""
 
     model: str
     tokens: int
     session: bytes
     avoid: frozenset[tuple[Role, str]] = frozenset()
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ def route(snapshot: Snapshot, prompt: Prompt, *, handoff_min_tokens: int) -> Dec
     if not decodes:
         raise Unavailable(f"no decode worker serves {prompt.model!r} now")
     prefills: list[Beacon] = []
-    if prompt.tokens >= handoff_min_tokens:
+    if prompt.tokens >= handoff_min_tokens and not prompt.alone:
         ready = [
             b
             for b in snapshot.prefill

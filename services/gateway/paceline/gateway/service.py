@@ -11,11 +11,14 @@ from paceline.contracts.errors import InvalidRequest, Unavailable
 from paceline.contracts.messages import Load, ModelInfo
 from paceline.gateway.admission import Admission
 from paceline.gateway.app import build_app
-from paceline.gateway.auth import Keys, check_exposure, parse_keys
+from paceline.gateway.auth import Keys, check_exposure
+from paceline.gateway.batches.service import Batches
 from paceline.gateway.dispatch import Policy
 from paceline.gateway.front import Front
+from paceline.gateway.limits import Limits
 from paceline.gateway.mesh import Mesh
 from paceline.gateway.metrics import Metrics
+from paceline.gateway.prices import parse_prices
 from paceline.gateway.settings import Settings
 from paceline.gateway.tokenizing import Tokenizing
 from paceline.gateway.uploads import Uploads
@@ -34,7 +37,7 @@ class Gateway:
 
     def __init__(self, context: Context, settings: Settings) -> None:
         """Raises `InvalidRequest` for settings that cannot work."""
-        keys = parse_keys(settings.api_keys)
+        keys = Keys.of(settings.api_keys, settings.keys_file)
         check_exposure(settings.host, keys, allowed=settings.allow_unauthenticated)
         self._files = locate(settings.model)
         self._settings = settings
@@ -50,14 +53,18 @@ class Gateway:
             settings=settings,
             model=settings.model_name or self._files.name,
             created=int(time.time()),
-            keys=Keys(keys),
+            keys=keys,
+            limits=Limits(),
             metrics=self._metrics,
             admission=self._admission,
             uploads=self._uploads,
             mesh=self._mesh,
+            aliases=frozenset(filter(None, map(str.strip, settings.model_aliases.split(",")))),
+            prices=parse_prices(settings.prices),
         )
+        self._batches = Batches(context.bus, self._front)
         self._runner = web.AppRunner(
-            build_app(self._front),
+            build_app(self._front, self._batches),
             handle_signals=False,
             handler_cancellation=True,
             access_log=None,
@@ -83,6 +90,7 @@ class Gateway:
             ) from e
         log.info("http_listening", host=host, port=self.port)
         self._front.tokenizing = await Tokenizing.load(self._files, self._settings.tokenizer_threads)
+        await self._batches.start()
 
     def load(self) -> Load:
         return Load(
@@ -99,6 +107,7 @@ class Gateway:
     async def drain(self) -> None:
         """Answer new requests with 503, and wait for those that run."""
         self._front.draining = True
+        await self._batches.drain()
         await self._admission.idle()
 
     async def close(self) -> None:
@@ -107,6 +116,7 @@ class Gateway:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LAST_WORDS_S):
                 await self._admission.idle()
+        await self._batches.close()
         await self._runner.cleanup()
         await self._mesh.close()
         if self._front.tokenizing:

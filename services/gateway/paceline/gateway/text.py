@@ -51,7 +51,7 @@ class StopStrings:
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
-        self.matched = False
+        self.matched: str | None = None
         self._held = ""
         self._automata = [_Automaton(s) for s in stops]
 
@@ -59,18 +59,20 @@ class StopStrings:
         """What may be shown now. Nothing may be pushed once `matched`."""
         text = self._held + text
         for end in range(len(self._held) + 1, len(text) + 1):
-            complete = [a.state for a in self._automata if a.step(text[end - 1])]
+            complete = [a.stop for a in self._automata if a.step(text[end - 1])]
             if complete:
-                self.matched = True
+                self.matched = max(complete, key=len)
                 self._held = ""
-                return text[: end - max(complete)]
+                return text[: end - len(self.matched)]
         held = max((a.state for a in self._automata), default=0)
         self._held = text[len(text) - held :]
         return text[: len(text) - held]
 
     def flush(self) -> str:
-        """The text that was held back in vain."""
+        """The text that was held back in vain. What comes next begins anew."""
         held, self._held = self._held, ""
+        for automaton in self._automata:
+            automaton.state = 0
         return held
 
 
@@ -87,6 +89,11 @@ class TextStream:
     @property
     def stopped(self) -> bool:
         """A stop string is complete: the answer ends here."""
+        return self._stops.matched is not None
+
+    @property
+    def stop(self) -> str | None:
+        """The stop string that is complete."""
         return self._stops.matched
 
     def push(self, tokens: Sequence[int]) -> str:
@@ -101,6 +108,12 @@ class TextStream:
             self.tokens += 1
             shown.append(self._stops.push(self._detokenizer.push((token,))))
         return "".join(shown)
+
+    def interrupt(self) -> str:
+        """A token without text was pushed, across which neither a character nor a stop string reaches: the text that
+        was held back before it."""
+        self.tokens += 1
+        return self.finish()
 
     def finish(self) -> str:
         """The rest of the text, once all tokens were pushed."""

@@ -1,8 +1,10 @@
-"""The span attributes of a chat completion, by OpenTelemetry's conventions for generative AI."""
+"""The span attributes of a request for tokens, by OpenTelemetry's conventions for generative AI."""
+
+from collections.abc import Sequence
 
 from opentelemetry.util.types import AttributeValue
 
-from paceline.contracts.messages import FinishReason, Sampling
+from paceline.contracts.messages import Sampling
 from paceline.gateway.answer import Head, Usage
 
 
@@ -22,13 +24,13 @@ def request_attributes(model: str, sampling: Sampling, *, stream: bool) -> dict[
 
 
 def response_attributes(
-    head: Head, reason: FinishReason, usage: Usage, ttft_s: float
+    head: Head, reasons: Sequence[str], usage: Usage, ttft_s: float
 ) -> dict[str, AttributeValue]:
     """What came of it."""
     return {
-        "gen_ai.response.id": head.id,
+        "gen_ai.response.id": head.request_id,
         "gen_ai.response.model": head.model,
-        "gen_ai.response.finish_reasons": [reason],
+        "gen_ai.response.finish_reasons": list(reasons),
         "gen_ai.response.time_to_first_chunk": ttft_s,
         "gen_ai.usage.input_tokens": usage.prompt_tokens,
         "gen_ai.usage.output_tokens": usage.completion_tokens,

@@ -4,6 +4,7 @@ A response holds its own input only and names the one before it: a conversation 
 Reading a response keeps the ones before it alive too: what has not been used for longest is forgotten first.
 """
 
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -59,10 +60,11 @@ class _Entry:
 
 
 class Shelf:
-    """One tenant's responses, the last used last."""
+    """One tenant's responses, the last used last. Safe to use from several threads at once."""
 
     def __init__(self, limits: Limits, now: Callable[[], float]) -> None:
         self.size = 0
+        self._lock = threading.RLock()
         self._limits = limits
         self._now = now
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
@@ -75,24 +77,27 @@ class Shelf:
         """One that is larger than all that may be stored is not."""
         if response.size > self._limits.size:
             return
-        self._entries[response.id] = _Entry(response, self._now())
-        self._items |= {item.id: item for item in response.items}
-        self.size += response.size
-        while self.size > self._limits.size or len(self) > self._limits.responses:
-            self.delete(next(iter(self._entries)))
+        with self._lock:
+            self._entries[response.id] = _Entry(response, self._now())
+            self._items |= {item.id: item for item in response.items}
+            self.size += response.size
+            while self.size > self._limits.size or len(self) > self._limits.responses:
+                self.delete(next(iter(self._entries)))
 
     def get(self, response_id: str) -> StoredResponse | None:
-        self.expire()
-        entry = self._entries.get(response_id)
-        if entry is None:
-            return None
-        entry.used = self._now()
-        self._entries.move_to_end(response_id)
-        return entry.response
+        with self._lock:
+            self.expire()
+            entry = self._entries.get(response_id)
+            if entry is None:
+                return None
+            entry.used = self._now()
+            self._entries.move_to_end(response_id)
+            return entry.response
 
     def item(self, item_id: str) -> StoredItem | None:
-        self.expire()
-        return self._items.get(item_id)
+        with self._lock:
+            self.expire()
+            return self._items.get(item_id)
 
     def history(self, response_id: str | None) -> list[StoredItem]:
         """All items up to the end of a response, oldest first. Raises `InvalidRequest` if it or one before it is not
@@ -108,27 +113,29 @@ class Shelf:
 
     def delete(self, response_id: str) -> bool:
         """Whether it was there."""
-        entry = self._entries.pop(response_id, None)
-        if entry is None:
-            return False
-        self.size -= entry.response.size
-        for item in entry.response.items:
-            if self._items.get(item.id) is item:
-                del self._items[item.id]
-        return True
+        with self._lock:
+            entry = self._entries.pop(response_id, None)
+            if entry is None:
+                return False
+            self.size -= entry.response.size
+            for item in entry.response.items:
+                if self._items.get(item.id) is item:
+                    del self._items[item.id]
+            return True
 
     def expire(self) -> None:
         """Forget what nobody used in time."""
         oldest = self._now() - self._limits.ttl_s
-        while self._entries:
-            response_id, entry = next(iter(self._entries.items()))
-            if entry.used >= oldest:
-                return
-            self.delete(response_id)
+        with self._lock:
+            while self._entries:
+                response_id, entry = next(iter(self._entries.items()))
+                if entry.used >= oldest:
+                    return
+                self.delete(response_id)
 
 
 class ResponseStore:
-    """All tenants' shelves, each with the whole of the limits. To be used from one thread."""
+    """All tenants' shelves, each with the whole of the limits. Safe to use from several threads at once."""
 
     def __init__(self, limits: Limits | None = None, now: Callable[[], float] = time.monotonic) -> None:
         self._limits = limits or Limits()
@@ -136,6 +143,6 @@ class ResponseStore:
         self._shelves: dict[str, Shelf] = {}
 
     def of(self, tenant: str) -> Shelf:
-        for shelf in self._shelves.values():
+        for shelf in list(self._shelves.values()):
             shelf.expire()
         return self._shelves.setdefault(tenant, Shelf(self._limits, self._now))

@@ -22,6 +22,8 @@ class Family:
     name = ""
     markers: Sequence[str] = ()
     """Tokens of the form, whether the tokenizer has them as special ones or not."""
+    framed = False
+    """Whether text lies between markers as well."""
     openers: Sequence[str] = ()
     """What calls can begin with; a grammar has them begin with the first."""
 
@@ -30,8 +32,10 @@ class Family:
         self.special = special
         self.thinks = thinks
 
-    def parser(self, tools: ToolUse | None, new_id: Callable[[], str], *, thinking: bool) -> Parser:
+    def parser(self, tools: ToolUse | None, new_id: Callable[[], str], *, thinking: bool) -> Parser | None:
         used = tools if tools is not None and tools.choice != "none" else None
+        if used is None and not (self.thinks or thinking or self.framed):
+            return None
 
         def read(source: Source, out: Output) -> Steps[None]:
             yield from self.answer(source, out, used, thinking=thinking)

@@ -29,6 +29,7 @@ _ANALYSIS = re.compile(r"<\|channel\|>\s*analysis")
 
 class Harmony(Family):
     name = "harmony"
+    framed = True
     markers = (_CHANNEL, _MESSAGE, _START, _END, _CALL, _RETURN, _CONSTRAIN)
 
     def answer(self, source: Source, out: Output, tools: ToolUse | None, *, thinking: bool) -> Steps[None]:
