@@ -39,9 +39,7 @@ class Running:
 @asynccontextmanager
 async def running(model: str, *flags: str) -> AsyncIterator[Running]:
     """`paceline up` with `flags` on a free port, once it is healthy. `model` is what it calls its default model."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     with tempfile.TemporaryDirectory() as state:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "paceline.cli", "up", "--port", str(port), *flags),
@@ -49,7 +47,7 @@ async def running(model: str, *flags: str) -> AsyncIterator[Running]:
             env={**os.environ, "XDG_STATE_HOME": state},
         )
         try:
-            await _healthy(port, process)
+            await healthy(port, process)
             yield Running(Gateway("127.0.0.1", port, model), _services(process.pid))
         finally:
             if process.returncode is None:
@@ -57,7 +55,15 @@ async def running(model: str, *flags: str) -> AsyncIterator[Running]:
             await process.wait()
 
 
-async def _healthy(port: int, process: asyncio.subprocess.Process) -> None:
+def free_port() -> int:
+    """That nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+async def healthy(port: int, process: asyncio.subprocess.Process) -> None:
+    """Wait for a gateway that can serve its model. Raises `RuntimeError` when `process` ends before."""
     async with asyncio.timeout(START_S):
         while process.returncode is None:
             if await _status(port) == b"200":

@@ -5,7 +5,7 @@
 The first run builds them, outside the checkout: some 25 minutes of CPU time and 7 GB in `environment.directory`.
 """
 
-import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +14,8 @@ from bench.peers.cases import Cases
 from bench.peers.environment import PeerUnavailable, say
 from bench.rows import Row
 
-_QUIET = 0.5
+_QUIET = 0.1
+_LOOK_S = 2.0
 
 PEERS: dict[str, Callable[[Path, Cases], list[Row]]] = {
     "llama.cpp": llama_cpp.measure,
@@ -25,9 +26,9 @@ PEERS: dict[str, Callable[[Path, Cases], list[Row]]] = {
 
 def measure(model: Path, cases: Cases) -> list[Row]:
     """Rows of every peer that this machine can build and run; the others get a line that says why not."""
-    if (load := os.getloadavg()[0]) > _QUIET:
+    if (busy := _busy()) > _QUIET:
         # Their threads spin at barriers: a core taken for a moment stalls the step, not only its share of it.
-        say(f"{load:.1f} other processes are running, so these rates are lower than they should be")
+        say(f"others keep {busy:.0%} of this machine busy, so these rates are lower than they should be")
     rows = []
     for name, measure_peer in PEERS.items():
         try:
@@ -35,3 +36,18 @@ def measure(model: Path, cases: Cases) -> list[Row]:
         except PeerUnavailable as e:
             say(f"{name} is not available on this machine: {e}")
     return rows
+
+
+def _busy() -> float:
+    """The share of all cores that is taken while this process waits."""
+    worked, idle = _ticks()
+    time.sleep(_LOOK_S)
+    worked_after, idle_after = _ticks()
+    return (worked_after - worked) / (worked_after - worked + idle_after - idle)
+
+
+def _ticks() -> tuple[int, int]:
+    """Hundredths of a second that all cores have worked, and have not."""
+    ticks = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    idle = ticks[3] + ticks[4]
+    return sum(ticks) - idle, idle
