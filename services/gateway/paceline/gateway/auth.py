@@ -39,7 +39,7 @@ class Keys:
 
     @classmethod
     def of(cls, keys: str, file: str) -> "Keys":
-        """Of settings: keys by comma, and the name of a file or "". Raises `InvalidRequest` for what a file has wrong."""
+        """Of settings: keys by comma, and the name of a file or "". Raises `InvalidRequest` for a file that is none."""
         return cls(parse_keys(keys), read(Path(file)) if file else ())
 
     @property

@@ -30,9 +30,10 @@ class Format(Protocol):
     name: str
 
     def parser(self, tools: ToolUse | None, new_id: Callable[[], str], *, thinking: bool) -> Parser | None:
-        """For one answer, None where all of it is text. Without `tools`, or with choice "none", calls are text. `new_id`
-        makes ids of calls. `thinking` when the prompt ends inside the model's reasoning, as with a template that opens
-        it."""
+        """For one answer, None where all of it is text. Without `tools`, or with choice "none", calls are text.
+
+        `new_id` makes ids of calls. `thinking` when the prompt ends inside the model's reasoning, as with a template
+        that opens it."""
 
     def grammar(self, tools: ToolUse | None, shape: Shape | None, *, thinking: bool) -> str | None:
         """The llguidance grammar (JSON of a TopLevelGrammar) that the answer's tokens must follow, or None where the
