@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from nats.aio.client import Client
 
 from paceline.bus.interface import Delivery
 from paceline.bus.jetstream import Conflict, JetStream, Stored
@@ -169,3 +170,25 @@ async def test_a_bus_in_memory_has_no_jetstream(memory_broker: MemoryBroker) -> 
 def test_both_forms_of_a_reply_subject_are_read(memory_broker: MemoryBroker, reply: str) -> None:
     work = Work(memory_broker.client(), Delivery("s", b"", reply), 30.0)
     assert (work.deliveries, work.behind) == (3, 5)
+
+
+async def test_a_cancellation_that_the_library_loses_ends_a_pull(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Python 3.11's wait_for does when the result comes at the same moment."""
+    flushing = asyncio.Event()
+
+    async def flush(_: Client, timeout: float) -> None:
+        flushing.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(timeout)
+
+    async with client(server) as js:
+        with monkeypatch.context() as patched:
+            patched.setattr(Client, "flush", flush)
+            pulling = asyncio.create_task(js.pull("QUEUE", "all"))
+            await flushing.wait()
+            pulling.cancel()
+            await asyncio.wait((pulling,), timeout=1)
+        assert pulling.done()
+        assert pulling.cancelled()
