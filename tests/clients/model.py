@@ -41,6 +41,12 @@ A call looks like this:
 {%- for message in messages %}
 {%- if message.role == 'assistant' %}
 <|im_start|>assistant
+{% if message.reasoning_content and loop.last %}
+<think>
+{{ message.reasoning_content }}
+</think>
+
+{% endif %}
 {% if message.content %}{{ message.content }}{% endif %}
 {% for call in message.tool_calls or [] %}
 {{ "\\n" if message.content or not loop.first }}<tool_call>
