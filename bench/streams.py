@@ -4,9 +4,11 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, cast
 
 _START_S = 60.0
+_AT_ONCE = 16
 
 
 class Streams:
@@ -15,13 +17,15 @@ class Streams:
     def __init__(self) -> None:
         self.events = 0
         self.open_ones = 0
-        self.all_open = asyncio.Event()
+        self.arrived = asyncio.Event()
         self.failed: str | None = None
 
     @classmethod
     @asynccontextmanager
     async def open(cls, port: int, body: dict[str, Any], count: int) -> "AsyncIterator[Streams]":
-        """`count` requests with `body`, once all of them have an event. Raises `RuntimeError` if one is refused."""
+        """`count` requests with `body`, a few at a time, once all of them have an event.
+
+        Raises `RuntimeError` if one is refused."""
         streams = cls()
         data = json.dumps(body).encode()
         head = (
@@ -31,15 +35,18 @@ class Streams:
         loop = asyncio.get_running_loop()
         transports = []
         try:
-            for _ in range(count):
-                transport, _ = await loop.create_connection(
-                    lambda: _Stream(streams, count, head.encode() + data), "127.0.0.1", port
-                )
-                transports.append(transport)
             async with asyncio.timeout(_START_S):
-                await streams.all_open.wait()
-            if streams.failed:
-                raise RuntimeError(streams.failed)
+                for opened in range(0, count, _AT_ONCE):
+                    wanted = min(count, opened + _AT_ONCE)
+                    streams.arrived = asyncio.Event()
+                    for _ in range(opened, wanted):
+                        transport, _ = await loop.create_connection(
+                            partial(_Stream, streams, wanted, head.encode() + data), "127.0.0.1", port
+                        )
+                        transports.append(transport)
+                    await streams.arrived.wait()
+                    if streams.failed:
+                        raise RuntimeError(streams.failed)
             yield streams
             if streams.failed:
                 raise RuntimeError(streams.failed)
@@ -49,9 +56,9 @@ class Streams:
 
 
 class _Stream(asyncio.Protocol):
-    def __init__(self, streams: Streams, count: int, request: bytes) -> None:
+    def __init__(self, streams: Streams, wanted: int, request: bytes) -> None:
         self._streams = streams
-        self._count = count
+        self._wanted = wanted
         self._request = request
         self._begun = False
 
@@ -65,7 +72,7 @@ class _Stream(asyncio.Protocol):
         self._begun = True
         if b" 200 " not in data[:20]:
             self._streams.failed = data.decode(errors="replace")
-            self._streams.all_open.set()
+            self._streams.arrived.set()
         self._streams.open_ones += 1
-        if self._streams.open_ones == self._count:
-            self._streams.all_open.set()
+        if self._streams.open_ones == self._wanted:
+            self._streams.arrived.set()
