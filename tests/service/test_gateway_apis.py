@@ -172,6 +172,7 @@ async def test_a_given_text_is_scored(memory_broker: MemoryBroker, model: Path) 
         assert scores["top_logprobs"][:2] == [None, {"b": -98 / 256}]
         assert scores["text_offset"] == list(range(400))
         assert second["logprobs"]["token_logprobs"] == [None]
+        assert body["usage"]["completion_tokens"] == 0
         # Long as it is, it runs where its log probabilities can be sent from in one piece.
         assert not mesh.workers[0].received
         await mesh.idle()

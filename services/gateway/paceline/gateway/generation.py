@@ -90,7 +90,7 @@ class Generation:
         request = self._call.request if self._call else None
         return Usage(
             prompt_tokens=len(self._choice.prompt.tokens) if self.first else 0,
-            completion_tokens=self._answering.tokens,
+            completion_tokens=self._answering.tokens if self._ask.sampling.max_tokens else 0,
             queue_s=self._queue_s,
             started=request.started if request and self.first else None,
             done=request.done if request else None,
