@@ -134,7 +134,7 @@ class Routes:
         )
 
     async def openapi(self, _: web.Request) -> web.Response:
-        return json_response(document(version("paceline")))
+        return json_response(document(version("paceline"), self._front.model))
 
     async def root(self, _: web.Request) -> web.Response:
         """Some clients ask for it first, to see whether anybody is there."""

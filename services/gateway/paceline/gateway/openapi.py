@@ -6,6 +6,7 @@ import msgspec
 
 from paceline.gateway.dialects.chat import ChatRequest
 from paceline.gateway.dialects.completions import CompletionRequest
+from paceline.gateway.dialects.openai_fields import RANGES
 from paceline.gateway.dialects.tokens import DetokenizeRequest, TokenizeRequest
 
 _TEXT = {"type": "string"}
@@ -120,11 +121,17 @@ _PATHS: dict[str, tuple[str, str, type[msgspec.Struct] | None, dict[str, Any], b
 }
 
 
-def document(version: str) -> dict[str, Any]:
-    """OpenAPI 3.1 of what the gateway serves."""
+def document(version: str, model: str) -> dict[str, Any]:
+    """OpenAPI 3.1 of what a gateway that has this model serves."""
     structs = [request for _, _, request, _, _ in _PATHS.values() if request]
     schemas, components = msgspec.json.schema_components(structs, ref_template="#/components/schemas/{name}")
     requests = dict(zip(structs, schemas, strict=True))
+    for component in components.values():
+        for name, field in component.get("properties", {}).items():
+            if name == "model":
+                component["properties"][name] = {"const": model}
+            elif name in RANGES:
+                component["properties"][name] = _bounded(field, *RANGES[name])
     return {
         "openapi": "3.1.0",
         "info": {"title": "Paceline", "version": version},
@@ -138,6 +145,13 @@ def document(version: str) -> dict[str, Any]:
         },
         "security": [{}, {"key": []}],
     }
+
+
+def _bounded(field: dict[str, Any], low: float | None, high: float | None) -> dict[str, Any]:
+    bounds = {"minimum": low, "maximum": high}
+    wanted = {name: bound for name, bound in bounds.items() if bound is not None}
+    kinds = [kind | wanted if kind.get("type") != "null" else kind for kind in field["anyOf"]]
+    return {**field, "anyOf": kinds}
 
 
 def _operation(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta, Raw
+from msgspec import Meta, Raw, field
 
 from paceline.contracts.errors import InvalidRequest
 from paceline.gateway.answer import Head, Usage
@@ -49,11 +49,11 @@ class ChatRequest(OpenAiFields, frozen=True, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: int | None = None
     reasoning_effort: str | None = None
-    chat_template_kwargs: Raw = Raw()
-    functions: Raw = Raw()
-    function_call: Raw = Raw()
-    modalities: Raw = Raw()
-    web_search_options: Raw = Raw()
+    chat_template_kwargs: Raw = field(default_factory=Raw)
+    functions: Raw = field(default_factory=Raw)
+    function_call: Raw = field(default_factory=Raw)
+    modalities: Raw = field(default_factory=Raw)
+    web_search_options: Raw = field(default_factory=Raw)
 
     @property
     def token_limit(self) -> int | None:
@@ -134,15 +134,15 @@ _RANGES: dict[str, tuple[float | None, float | None]] = {
 
 
 def _check_unsupported(request: ChatRequest) -> None:
-    for field, nothing, message in (
+    for name, nothing, message in (
         ("functions", _EMPTY, "Functions are not supported by this server: use tools"),
         ("function_call", _NO_CHOICE, "Functions are not supported by this server: use tool_choice"),
         ("modalities", _ONLY_TEXT, "Only text is supported"),
         ("web_search_options", _ABSENT, "This server cannot search the web"),
     ):
-        if _compact(getattr(request, field)) not in nothing:
-            raise InvalidRequest(message, param=field)
+        if _compact(getattr(request, name)) not in nothing:
+            raise InvalidRequest(message, param=name)
 
 
-def _compact(field: Raw) -> bytes:
-    return bytes(field).translate(None, b" \t\r\n")
+def _compact(value: Raw) -> bytes:
+    return bytes(value).translate(None, b" \t\r\n")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta, Raw
+from msgspec import Meta, Raw, field
 
 from paceline.contracts.errors import InvalidRequest
 from paceline.gateway.dialects.decoding import decode_within
@@ -27,7 +27,7 @@ _ROLES = {
 class Part(msgspec.Struct, frozen=True):
     """One part of a message's content."""
 
-    type: str
+    type: Annotated[str, Meta(extra_json_schema={"enum": ["text", "refusal"]})]
     text: str | None = None
     refusal: str | None = None
 
@@ -36,7 +36,7 @@ class CalledFunction(msgspec.Struct, frozen=True):
     """What an earlier answer called. `arguments` is JSON text in a string, or an object where a client sends one."""
 
     name: str
-    arguments: Raw = Raw()
+    arguments: Raw = field(default_factory=Raw)
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -50,7 +50,7 @@ class Call(msgspec.Struct, frozen=True):
 class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
     """One turn of the conversation. `reasoning` is what some clients call `reasoning_content`."""
 
-    role: str
+    role: Annotated[str, Meta(extra_json_schema={"enum": list(_ROLES)})]
     content: str | Annotated[list[Part], Meta(max_length=MAX_PARTS)] | None = None
     name: str | None = None
     refusal: str | None = None

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta, Raw
+from msgspec import Meta, Raw, field
 
 from paceline.contracts.errors import InvalidRequest
 from paceline.gateway.ask import JsonSchema, Lark, Named, Regex, Shape, Tool, ToolChoice, ToolUse
@@ -15,20 +15,29 @@ MAX_NAME = 256
 MAX_SCHEMA_BYTES = 256 << 10
 NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
 
+# With the field that each needs.
+_FORMATS = {
+    "text": None,
+    "json_object": None,
+    "json_schema": "json_schema",
+    "regex": "pattern",
+    "lark": "grammar",
+}
+
 
 class Function(msgspec.Struct, frozen=True):
     """A function that may be called."""
 
     name: Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
     description: str | None = None
-    parameters: Raw = Raw()
+    parameters: Raw = field(default_factory=Raw)
     strict: bool | None = None
 
 
 class ToolSpec(msgspec.Struct, frozen=True):
     """One of a request's tools."""
 
-    type: str
+    type: Annotated[str, Meta(extra_json_schema={"const": "function"})]
     function: Function | None = None
 
 
@@ -49,7 +58,7 @@ class NamedSchema(msgspec.Struct, frozen=True):
     """The schema of a `json_schema` format."""
 
     name: str
-    schema: Raw = Raw()
+    schema: Raw = field(default_factory=Raw)
     description: str | None = None
     strict: bool | None = None
 
@@ -57,7 +66,7 @@ class NamedSchema(msgspec.Struct, frozen=True):
 class ResponseFormat(msgspec.Struct, frozen=True):
     """What the text must look like. Beyond OpenAI's types: "regex" with `pattern`, "lark" with `grammar`."""
 
-    type: str
+    type: Annotated[str, Meta(extra_json_schema={"enum": list(_FORMATS)})]
     json_schema: NamedSchema | None = None
     pattern: str | None = None
     grammar: str | None = None
@@ -94,13 +103,9 @@ def shape(format: ResponseFormat | None) -> Shape | None:  # noqa: A002 - the fi
             return Regex(pattern)
         case ResponseFormat(type="lark", grammar=str(grammar)):
             return Lark(grammar)
-    needs = {"json_schema": "json_schema", "regex": "pattern", "lark": "grammar"}
-    if (missing := needs.get(format.type)) is not None:
+    if (missing := _FORMATS.get(format.type)) is not None:
         raise InvalidRequest(f"A format of type {format.type} needs it", param=f"response_format.{missing}")
-    raise InvalidRequest(
-        f"{format.type!r} is not one of text, json_object, json_schema, regex, lark",
-        param="response_format.type",
-    )
+    raise InvalidRequest(f"{format.type!r} is not one of {', '.join(_FORMATS)}", param="response_format.type")
 
 
 def schema_of(field: Raw, param: str, default: Mapping[str, Any] | None = None) -> Mapping[str, Any]:

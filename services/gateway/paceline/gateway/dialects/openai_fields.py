@@ -22,8 +22,7 @@ MAX_BIASES = 4096
 # Below it logits divided by the temperature overflow; such an answer is greedy anyway.
 LEAST_TEMPERATURE = 1e-5
 
-# Inclusive bounds; None is no bound.
-_RANGES: dict[str, tuple[float | None, float | None]] = {
+RANGES: dict[str, tuple[float | None, float | None]] = {
     "temperature": (0, 2),
     "top_p": (0, 1),
     "top_k": (0, 2**31 - 1),
@@ -34,6 +33,8 @@ _RANGES: dict[str, tuple[float | None, float | None]] = {
     "n": (1, MAX_CHOICES),
     "seed": (-(2**63), 2**63 - 1),
 }
+"""Inclusive bounds; None is no bound."""
+
 _NOT_ZERO = ("top_p",)
 
 # Fields that go to `Sampling` under the same name.
@@ -110,7 +111,7 @@ def check_fields(request: OpenAiFields, vocab: int) -> None:
     """Raises `InvalidRequest` for the first field whose value cannot be honoured."""
     if request.stream_options is not None and not request.stream:
         raise InvalidRequest("stream_options is only allowed when stream is true", param="stream_options")
-    check_ranges(request, _RANGES)
+    check_ranges(request, RANGES)
     _check_tokens(request, vocab)
     check_stops(request.stops, "stop", MAX_STOPS)
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta, Raw
+from msgspec import Meta, Raw, field
 
 from paceline.contracts.errors import InvalidRequest
 from paceline.contracts.messages import Sampling
@@ -30,7 +30,7 @@ class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
     content: str | None = None
     messages: Annotated[list[ChatMessage], Meta(max_length=MAX_MESSAGES)] | None = None
     tools: Annotated[list[ToolSpec], Meta(max_length=MAX_TOOLS)] | None = None
-    chat_template_kwargs: Raw = Raw()
+    chat_template_kwargs: Raw = field(default_factory=Raw)
 
 
 class DetokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
