@@ -38,6 +38,18 @@ def nested(levels: int) -> Any:
     return schema
 
 
+def linked(links: int, levels: int) -> Any:
+    """Definitions of so many `levels`, each of which ends with a reference to the next."""
+    last: Any = {"type": "integer"}
+    defs: dict[str, Any] = {str(links): last}
+    for link in range(links):
+        schema: Any = {"$ref": f"#/$defs/{link + 1}"}
+        for _ in range(levels - 2):
+            schema = {"type": "array", "items": schema}
+        defs[str(link)] = schema
+    return {"$ref": "#/$defs/0", "$defs": defs}
+
+
 @pytest.mark.parametrize(
     ("schema", "reason"),
     [
@@ -51,6 +63,9 @@ def nested(levels: int) -> Any:
         ({"$ref": "#/nowhere"}, "nowhere"),
         (nested(100), "levels"),
         (nested(100_000), "levels"),
+        (linked(9, 90), "ref"),
+        (linked(20_000, 2), "ref"),
+        ({"$id": "a", "allOf": [{"$ref": f"a#{n}"} for n in range(300)]}, "ref"),
         ({"enum": list(range(60_000))}, "values"),
         (False, "false"),
         ([], "object"),
@@ -61,6 +76,23 @@ def test_schemas_that_are_refused_say_why(schema: Any, reason: str) -> None:
     with pytest.raises(InvalidRequest, match=reason) as refused:
         schemas.check(schema, "here")
     assert refused.value.param == "here"
+
+
+@pytest.mark.parametrize(("links", "levels"), [(8, 85), (390, 2)])
+def test_chains_of_references_that_are_supported(links: int, levels: int) -> None:
+    schemas.check(linked(links, levels), "here")
+
+
+def rules(number: int) -> str:
+    return "\n".join(["start: r1", *(f'r{n}: r{n + 1} "."' for n in range(1, number)), f'r{number}: "x"'])
+
+
+def test_grammars_of_many_rules_are_refused() -> None:
+    schemas.check_lark(rules(799), "here")
+    for grammar in (rules(800), rules(100_000), f"start: {'(' * 900}", f'start: %json {{"enum": {"[" * 900}'):
+        with pytest.raises(InvalidRequest, match="more than 800 rules") as refused:
+            schemas.check_lark(grammar, "here")
+        assert refused.value.param == "here"
 
 
 def test_formats_are_left_out_where_they_hold_nobody_to_anything() -> None:

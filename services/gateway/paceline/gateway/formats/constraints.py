@@ -59,7 +59,7 @@ def check_shape(shape: Shape) -> None:
     elif isinstance(shape, Regex):
         schemas.check_grammar(lark.regex_grammar(shape.pattern), "response_format")
     else:
-        schemas.check_grammar(shape.grammar, "response_format")
+        schemas.check_lark(shape.grammar, "response_format")
 
 
 def _callee(tool: Tool, param: str, *, forced: bool) -> Callee:

@@ -9,9 +9,7 @@ from urllib.parse import quote
 import llguidance
 
 from paceline.contracts.errors import InvalidRequest
-
-_MOST_LEVELS = 100
-_MOST_VALUES = 50_000
+from paceline.gateway.formats.bounds import check_lark_bounds, check_schema_bounds
 
 _FORMATS = frozenset(
     ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri", "unknown")
@@ -37,10 +35,16 @@ _SINGLE = (
 def check(schema: Any, param: str) -> None:
     """Raises `InvalidRequest` for `param` where llguidance cannot hold an answer to this schema; the message names the
     keyword. Costs milliseconds for large schemas, once."""
-    _bound(schema, param)
+    check_schema_bounds(schema, param)
     refusal = _refusal(json.dumps(prepared(schema)))
     if refusal:
         raise InvalidRequest(f"The schema is not supported: {refusal}", param=param)
+
+
+def check_lark(lark: str, param: str) -> None:
+    """As `check_grammar`, for a grammar that a client wrote."""
+    check_lark_bounds(lark, param)
+    check_grammar(lark, param)
 
 
 def check_grammar(lark: str, param: str) -> None:
@@ -95,23 +99,6 @@ def _moved(schema: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(ref, str) or not ref.startswith("#"):
         return dict(schema)
     return {**schema, "$ref": f"#/$defs/root{ref.removeprefix('#')}"}
-
-
-def _bound(schema: Any, param: str) -> None:
-    """Refuses what is no schema, and depths and sizes that no honest schema has."""
-    if not isinstance(schema, dict | bool):
-        raise InvalidRequest("A schema must be an object", param=param)
-    values = 0
-    todo: list[tuple[Any, int]] = [(schema, 1)]
-    while todo:
-        value, level = todo.pop()
-        values += 1
-        if level > _MOST_LEVELS:
-            raise InvalidRequest(f"The schema is nested more than {_MOST_LEVELS} levels deep", param=param)
-        if values > _MOST_VALUES:
-            raise InvalidRequest(f"The schema has more than {_MOST_VALUES} values", param=param)
-        inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-        todo += [(part, level + 1) for part in inner]
 
 
 @lru_cache(maxsize=1024)
