@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass
 
+import pytest
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from paceline.contracts.messages import Beacon, CachedTokens, Load, Role, Started, Timings
 from paceline.gateway.answer import Usage
-from paceline.gateway.metrics import Metrics
+from paceline.gateway.metrics import Metrics, Times
 from tests.unit.gateway.builders import make_beacon
 
 
@@ -64,3 +66,17 @@ def test_answers_and_ends_are_counted() -> None:
     assert samples["paceline_cached_tokens_total{host}"] == 128
     assert samples["paceline_requests_total{200}"] == 2
     assert samples["paceline_requests_total{499}"] == 1
+
+
+@pytest.mark.parametrize("seconds", [[], [0.0, 0.01, 0.011, 0.25, 0.3, 7.0]])
+def test_times_look_like_the_librarys_own(seconds: list[float]) -> None:
+    bounds = (0.01, 0.25, 5)
+    ours, theirs = CollectorRegistry(), CollectorRegistry()
+    times = Times("t_seconds", "Some times", bounds)
+    ours.register(times)
+    histogram = Histogram("t_seconds", "Some times", buckets=bounds, registry=theirs)
+    for value in seconds:
+        times.observe(value)
+        histogram.observe(value)
+    created = [line for line in generate_latest(theirs).splitlines() if b"_created" not in line]
+    assert generate_latest(ours).splitlines() == created

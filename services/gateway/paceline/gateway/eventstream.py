@@ -24,6 +24,9 @@ class EventStream:
         self._http = http
         self._response: web.StreamResponse | None = None
         self._beginning = asyncio.Lock()
+        # As they are once the stream has begun: aiohttp works them out anew each time.
+        self._transport: asyncio.Transport | None = None
+        self._chunked = False
 
     @property
     def begun(self) -> bool:
@@ -36,20 +39,18 @@ class EventStream:
     @property
     def keeps_up(self) -> bool:
         """Whether `write_now` may be used: the stream has begun, and the client reads it."""
-        transport = self._http.transport
+        transport = self._transport
         return (
-            self._response is not None
-            and transport is not None
+            transport is not None
             and not transport.is_closing()
             and transport.get_write_buffer_size() < _BEHIND_BYTES
         )
 
     def write_now(self, events: bytes) -> None:
         """Send, without waiting and without aiohttp's coroutines, which take longer than all else that a token does."""
-        if self._response is None or self._http.transport is None:
+        if self._transport is None:
             raise ConnectionResetError("the client is gone")
-        chunk = b"%x\r\n%b\r\n" % (len(events), events) if self._response.chunked else events
-        self._http.transport.write(chunk)
+        self._transport.write(b"%x\r\n%b\r\n" % (len(events), events) if self._chunked else events)
 
     async def end(self, events: bytes) -> web.StreamResponse:
         """Send the last events."""
@@ -76,4 +77,6 @@ class EventStream:
                     response.enable_chunked_encoding()
                 await response.prepare(self._http)
                 self._response = response
+                self._transport = self._http.transport
+                self._chunked = response.chunked
             return self._response

@@ -1,11 +1,14 @@
 """What Prometheus sees: this gateway's requests, and every worker's load as its last beacon told it."""
 
-from collections.abc import Callable, Iterable
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
 from typing import Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, Counter, generate_latest
+from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from paceline.contracts.messages import Beacon, Load, Role
 from paceline.gateway.answer import Usage
@@ -34,7 +37,7 @@ class Metrics:
     def __init__(self, roster: Alive, worker: str, own_load: Callable[[], Load]) -> None:
         registry = self._registry = CollectorRegistry()
         self._requests = Counter(
-            "paceline_requests", "Chat completions by HTTP status", ["status"], registry=registry
+            "paceline_requests", "Requests for tokens by HTTP status", ["status"], registry=registry
         )
         self._prompt_tokens = Counter(
             "paceline_prompt_tokens", "Prompt tokens of answered requests", registry=registry
@@ -51,12 +54,10 @@ class Metrics:
         self.resends = Counter(
             "paceline_resends", "Times that a worker was asked to publish again", registry=registry
         )
-        self.ttft = Histogram(
-            "paceline_ttft_seconds", "Arrival to first token", buckets=_TTFT_S, registry=registry
-        )
-        self.itl = Histogram(
-            "paceline_itl_seconds", "Time per token after the first", buckets=_ITL_S, registry=registry
-        )
+        self.ttft = Times("paceline_ttft_seconds", "Arrival to first token", _TTFT_S)
+        self.itl = Times("paceline_itl_seconds", "Time per token after the first", _ITL_S)
+        registry.register(self.ttft)
+        registry.register(self.itl)
         registry.register(_Workers(roster, worker, own_load))
 
     def answered(self, usage: Usage) -> None:
@@ -73,6 +74,27 @@ class Metrics:
     def render(self) -> bytes:
         """The text exposition format."""
         return generate_latest(self._registry)
+
+
+class Times(Collector):
+    """A histogram for one thread: prometheus-client's own locks twice and searches from the first bucket, which takes
+    2 us, a tenth of what a token costs."""
+
+    def __init__(self, name: str, documentation: str, bounds: Sequence[float]) -> None:
+        self._name = name
+        self._documentation = documentation
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, seconds: float) -> None:
+        self._counts[bisect_left(self._bounds, seconds)] += 1
+        self._sum += seconds
+
+    def collect(self) -> Iterable[Metric]:
+        labels = [*map(floatToGoString, self._bounds), "+Inf"]
+        buckets = list(zip(labels, accumulate(self._counts), strict=True))
+        yield HistogramMetricFamily(self._name, self._documentation, buckets=buckets, sum_value=self._sum)
 
 
 class _Workers(Collector):
