@@ -53,7 +53,14 @@ def lines_for(client: str, shell: Shell | None) -> list[Line]:
     return lines
 
 
-RESULTS = [Line(ATTACK, AFTER_TOOL), Line(DUO, AFTER_PARALLEL), Line(TRIO, AFTER_PARALLEL)]
+RESULTS = [
+    Line(ATTACK, AFTER_TOOL),
+    Line(DUO, AFTER_PARALLEL),
+    Line(TRIO, AFTER_PARALLEL),
+    # What OpenCode and Claude Code say of a call that was cut short.
+    Line("arguments provided to the tool are invalid", AGAIN),
+    Line("could not be parsed as JSON", AGAIN),
+]
 """What follows the results of tools, whoever ran them."""
 
 

@@ -16,7 +16,7 @@ from tests.clients.installed import Installed
 from tests.clients.model import CONTEXT, NAME
 
 _REPOSITORY = Path(__file__).parents[2]
-TIMEOUT_S = 75.0
+TIMEOUT_S = 50.0
 
 
 @dataclass(frozen=True)

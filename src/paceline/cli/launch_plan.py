@@ -126,16 +126,19 @@ def _claude(target: Target, directory: Path) -> tuple[dict[str, str], dict[Path,
 
 
 def _cline(target: Target, directory: Path) -> tuple[dict[str, str], dict[Path, str]]:
-    settings = {"provider": "openai", "apiKey": target.key, "baseUrl": target.openai, "model": target.model}
+    provider = "openai-compatible"
+    settings = {"provider": provider, "apiKey": target.key, "baseUrl": target.openai, "model": target.model}
     providers = {
         "version": 1,
-        "lastUsedProvider": "openai",
+        "lastUsedProvider": provider,
         "providers": {
-            "openai": {"settings": settings, "updatedAt": "2026-01-01T00:00:00.000Z", "tokenSource": "manual"}
+            provider: {"settings": settings, "updatedAt": "2026-01-01T00:00:00.000Z", "tokenSource": "manual"}
         },
     }
     file = directory / "data" / "settings" / "providers.json"
-    return {"CLINE_DIR": str(directory)}, {file: _json(providers)}
+    # Else a daemon stays behind for the next session.
+    env = {"CLINE_DIR": str(directory), "CLINE_SESSION_BACKEND_MODE": "local"}
+    return env, {file: _json(providers)}
 
 
 def _aider(target: Target, directory: Path) -> tuple[dict[str, str], dict[Path, str]]:

@@ -100,7 +100,7 @@ def test_claude_speaks_to_the_gateway_alone() -> None:
 
 def test_cline_finds_its_provider_signed_in() -> None:
     plan = AGENTS["cline"].plan(TARGET, HOME, [])
-    assert plan.env == {"CLINE_DIR": "/run/own"}
+    assert plan.env["CLINE_DIR"] == "/run/own"
     ((path, text),) = plan.files.items()
     assert path == HOME / "data/settings/providers.json"
     providers = json.loads(text)
