@@ -69,7 +69,12 @@ async def test_a_prompt_of_33k_tokens_stops_the_loop_for_less_than_10_ms(
 
 @pytest.mark.parametrize(
     "extra",
-    [b'"tools":[%s]', b'"functions":[%s]', b'"messages":[{"role":"user","content":"x","tool_calls":[%s]}]'],
+    [
+        b'"tools":[%s]',
+        b'"functions":[%s]',
+        b'"messages":[{"role":"user","content":"x","tool_calls":[%s]}]',
+        b'"unknown":[%s]',
+    ],
 )
 async def test_a_body_of_millions_of_values_hardly_stops_the_loop(
     memory_broker: MemoryBroker, tmp_path: Path, switch_interval: None, extra: bytes
@@ -88,6 +93,26 @@ async def test_a_body_of_millions_of_values_hardly_stops_the_loop(
                     f"{mesh.url}/v1/chat/completions", data=io.BytesIO(body)
                 ) as response:
                     assert response.status == 400
+                done.set()
+            tries.append(watching.result())
+        assert min(tries) < 0.1, [f"{1000 * t:.1f} ms" for t in tries]
+
+
+async def test_tokens_are_turned_to_text_beside_the_loop(
+    memory_broker: MemoryBroker, tmp_path: Path, switch_interval: None
+) -> None:
+    """Half a million of them, which takes a good part of a second."""
+    model = write_model(tmp_path / "model")
+    body = msgspec.json.encode({"tokens": [97] * 500_000})
+    async with scripted_mesh(memory_broker, model, Script()) as mesh:
+        tries: list[float] = []
+        while len(tries) < 5 and min(tries, default=1.0) >= 0.1:
+            done = asyncio.Event()
+            async with asyncio.TaskGroup() as tasks:
+                watching = tasks.create_task(longest_stretch(done))
+                async with mesh.http.post(f"{mesh.url}/detokenize", data=io.BytesIO(body)) as response:
+                    assert response.status == 200
+                    assert await response.json() == {"prompt": "a" * 500_000, "content": "a" * 500_000}
                 done.set()
             tries.append(watching.result())
         assert min(tries) < 0.1, [f"{1000 * t:.1f} ms" for t in tries]

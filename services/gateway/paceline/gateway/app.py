@@ -94,7 +94,8 @@ class Routes:
         return await Exchange(self._front, http, http[_REQUEST_ID], dialect).run()
 
     async def count_tokens(self, http: web.Request) -> web.Response:
-        encoded, _ = await self._encode(parse_count(await self._body(http)))
+        body = await self._body(http)
+        encoded, _ = await self._encode(await self._front.language().aside(lambda: parse_count(body)))
         return json_response({"input_tokens": len(encoded.tokens)})
 
     async def list_models(self, http: web.Request) -> web.Response:
@@ -107,16 +108,21 @@ class Routes:
         return json_response(models(self._front.model, self._front.created)["data"][0])
 
     async def tokenize(self, http: web.Request) -> web.Response:
-        encoded, room = await self._encode(tokens.parse_tokenize(await self._body(http)))
+        body = await self._body(http)
         language = self._front.language()
-        pieces = [language.content(token).decode(errors="replace") for token in encoded.tokens]
+        encoded, room = await self._encode(await language.aside(lambda: tokens.parse_tokenize(body)))
+        pieces = await language.aside(
+            lambda: [language.content(token).decode(errors="replace") for token in encoded.tokens]
+        )
         return json_response(tokens.tokenized(encoded.tokens, pieces, room))
 
     async def detokenize(self, http: web.Request) -> web.Response:
         body = await self._body(http)
         language = self._front.language()
-        ids = tokens.parse_detokenize(body, vocab=language.tokenizer.vocab)
-        return json_response(tokens.detokenized(language.text(ids)))
+        text = await language.aside(
+            lambda: language.text(tokens.parse_detokenize(body, vocab=language.tokenizer.vocab))
+        )
+        return json_response(tokens.detokenized(text))
 
     async def _encode(self, ask: Ask) -> tuple[Encoded, int]:
         """The one prompt of a request, and what the model has room for."""

@@ -2,15 +2,15 @@
 
 Rendering and tokenizing 33,000 tokens take tens of milliseconds, in which the loop has to serve everybody else: the
 tokenizer releases the GIL, and the checks of a request and a rendering template give it up at every switch interval.
-What decodes JSON does not: the limit on the size of a body bounds that to about 25 ms.
+What decodes JSON does not: `check_amount` bounds how long that can take.
 """
 
 import asyncio
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from paceline.contracts.errors import InvalidRequest
 from paceline.contracts.frames import Logprobs
@@ -29,6 +29,8 @@ from paceline.model.tokenizer import Tokenizer
 # Below it parsing takes less than going to a thread and back.
 _SMALL_BODY = 64 << 10
 _OPENS_REASONING = "<think>"
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +67,16 @@ class Tokenizing:
         """The request. Raises `InvalidRequest`, naming what is wrong with it."""
         if len(body) <= _SMALL_BODY:
             return dialect.parse(body, vocab=self.tokenizer.vocab)
-        return await asyncio.get_running_loop().run_in_executor(
-            self._pool, lambda: dialect.parse(body, vocab=self.tokenizer.vocab)
-        )
+        return await self.aside(lambda: dialect.parse(body, vocab=self.tokenizer.vocab))
+
+    async def aside(self, work: Callable[[], T]) -> T:
+        """What `work` gives, which is done in a thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
     async def encode(self, prompt: Prompt, ask: Ask, room: int) -> Encoded:
         """The prompt with fewer than `room` tokens, and what its answer is held to. Raises `InvalidRequest` when the
         template refuses the conversation or a schema cannot be supported, and `ContextTooLong`."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, self._encode, prompt, ask, room)
+        return await self.aside(lambda: self._encode(prompt, ask, room))
 
     def answering(self, ask: Ask, prompt: Encoded) -> Answering:
         """What turns the tokens of one answer into deltas."""

@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Meta, Raw, field
 
 from paceline.contracts.errors import InvalidRequest
+from paceline.gateway.dialects.amount import check_amount
 from paceline.gateway.dialects.decoding import decode_within
 
 MAX_MESSAGES = 10_000
@@ -142,8 +143,9 @@ def _object(text: str) -> str | dict[str, Any]:
     if len(text) > MAX_ARGUMENTS:
         return text
     try:
+        check_amount(text.encode())
         value = msgspec.json.decode(text or "{}")
-    except (msgspec.DecodeError, RecursionError):
+    except (InvalidRequest, msgspec.DecodeError, RecursionError):
         return text
     return value if isinstance(value, dict) else text
 

@@ -1,6 +1,6 @@
 """Tools and the shape of an answer, as chat completions ask for them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -78,10 +78,11 @@ Choice = Literal["none", "auto", "required"] | ChosenTool
 def tool_use(tools: Sequence[ToolSpec] | None, choice: Choice | None, *, parallel: bool) -> ToolUse | None:
     """Raises `InvalidRequest` for tools of another type than function, and for a choice that cannot be met."""
     offered = tuple(_tool(spec, f"tools[{i}]") for i, spec in enumerate(tools or ()))
-    names = [tool.name for tool in offered]
-    for i, name in enumerate(names):
-        if name in names[:i]:
-            raise InvalidRequest(f"Two tools are called {name!r}", param=f"tools[{i}].function.name")
+    names: set[str] = set()
+    for i, tool in enumerate(offered):
+        if tool.name in names:
+            raise InvalidRequest(f"Two tools are called {tool.name!r}", param=f"tools[{i}].function.name")
+        names.add(tool.name)
     chosen = _chosen(choice, names)
     if not offered:
         if chosen in ("none", "auto"):
@@ -128,7 +129,7 @@ def _tool(spec: ToolSpec, at: str) -> Tool:
     return Tool(f.name, f.description, parameters, bool(f.strict))
 
 
-def _chosen(choice: Choice | None, names: Sequence[str]) -> ToolChoice:
+def _chosen(choice: Choice | None, names: Collection[str]) -> ToolChoice:
     if choice is None:
         return "auto"
     if not isinstance(choice, ChosenTool):

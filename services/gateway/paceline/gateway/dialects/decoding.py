@@ -6,12 +6,14 @@ from typing import Any, TypeVar
 import msgspec
 
 from paceline.contracts.errors import InvalidRequest
+from paceline.gateway.dialects.amount import check_amount
 
 T = TypeVar("T")
 
 
 def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
     """Raises `InvalidRequest`, whose `param` is the path of what is wrong, as in `messages[0].content`."""
+    check_amount(body)
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as e:
