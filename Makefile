@@ -1,6 +1,7 @@
 # make up          install Paceline into .venv, fetch the model, serve on 127.0.0.1:8080   (make up ARGS="--port 9000")
 # make up TORCH=1  with torch as well, which runs the models that the cpu engine does not; set where there is an NVIDIA GPU
 # make test        install what the tests need as well, run them                           (make test ARGS="-k gateway")
+# make clients     install agents and SDKs outside the checkout, once, and run them against a mesh: needs node 20 and npm
 # make check       lint, format, types, import rules
 #
 # The second run of each takes seconds: an install is repeated only after pyproject.toml or constraints.txt changed.
@@ -29,14 +30,18 @@ TORCH_FROM := the CPU build, some 200 MB
 TORCH_OPTIONS := --retries 0 --timeout 10 --extra-index-url $(TORCH_INDEX)
 endif
 
-.PHONY: up test check
+.PHONY: up test clients check
 .SILENT:
 
 up: $(INSTALLED) $(if $(filter 1,$(TORCH)),$(WITH_TORCH))
 	$(BIN)/paceline up $(ARGS)
 
 test: $(TESTABLE)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --ignore tests/clients $(ARGS)
+
+clients: $(TESTABLE)
+	$(BIN)/python -m tests.clients.installed
+	$(BIN)/python -m pytest tests/clients $(ARGS)
 
 check: $(TESTABLE)
 	$(BIN)/ruff check .

@@ -59,12 +59,12 @@ class Exchange:
 
 @dataclass
 class Proxy:
-    """`faults` are the statuses of the next answers, which the gateway hears nothing of. With a `model` every request
-    asks for that one."""
+    """`faults` are the statuses of the next answers, which the gateway hears nothing of. `body` replaces
+    what is in the body of each request."""
 
     gateway: str
     session: aiohttp.ClientSession
-    model: str | None = None
+    body: Mapping[str, Any]
     url: str = ""
     faults: deque[int] = field(default_factory=deque)
     exchanges: list[Exchange] = field(default_factory=list)
@@ -77,8 +77,8 @@ class Proxy:
     async def handle(self, http: web.Request) -> web.StreamResponse:
         body = await http.read()
         request = json.loads(body) if body and http.content_type == "application/json" else {}
-        if self.model is not None and isinstance(request, dict) and "model" in request:
-            body = json.dumps(request | {"model": self.model}).encode()
+        if self.body and http.method == "POST":
+            body = json.dumps({**request, **self.body}).encode()
         exchange = Exchange(http.path, request)
         if http.method == "POST":
             self.exchanges.append(exchange)
@@ -102,11 +102,11 @@ class Proxy:
 
 
 @asynccontextmanager
-async def proxied(gateway: str, model: str | None = None) -> AsyncIterator[Proxy]:
+async def proxied(gateway: str, body: Mapping[str, Any] | None = None) -> AsyncIterator[Proxy]:
     """A proxy before the gateway at the URL `gateway`, on a port of its own."""
     timeout = aiohttp.ClientTimeout(total=120)
     async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as session:
-        proxy = Proxy(gateway, session, model)
+        proxy = Proxy(gateway, session, body or {})
         app = web.Application(client_max_size=64 << 20)
         app.router.add_route("*", "/{path:.*}", proxy.handle)
         runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)

@@ -6,7 +6,6 @@ import re
 import pytest
 
 from tests.clients.installed import Installed
-from tests.clients.model import NAME
 from tests.clients.proxy import proxied
 from tests.clients.sdk_suites import SUITES, Suite
 
@@ -16,8 +15,7 @@ _TIMEOUT_S = 100.0
 @pytest.mark.slow
 @pytest.mark.parametrize("suite", SUITES, ids=lambda suite: suite.file)
 async def test_an_sdks_own_tests_pass(suite: Suite, installed: Installed, mesh: str) -> None:
-    # Each of the tests asks for a model that OpenAI or Anthropic has.
-    async with proxied(mesh, model=NAME) as proxy, asyncio.timeout(_TIMEOUT_S):
+    async with proxied(mesh, body=suite.body) as proxy, asyncio.timeout(_TIMEOUT_S):
         process = await asyncio.create_subprocess_exec(
             *(str(installed.sdks / "bin" / "python"), "-m", "pytest", suite.file, "-k", suite.expression),
             *(
