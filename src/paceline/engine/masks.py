@@ -113,6 +113,13 @@ class Masking:
             constraint.take_back()
 
 
+def permits(constraint: Constraint, token: int, vocab: int) -> bool:
+    """Whether the constraint's own mask lets `token` come next."""
+    mask = np.zeros(-(-vocab // 32), dtype=np.int32)
+    constraint.fill(mask)
+    return bool(allowed(mask, vocab)[token])
+
+
 def allowed(mask: Int32, vocab: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """A mask as booleans [vocab]."""
     return np.unpackbits(mask.view(np.uint8), count=vocab, bitorder="little").view(np.bool_)

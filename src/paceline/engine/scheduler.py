@@ -32,9 +32,10 @@ from paceline.engine.allocator import Allocator
 from paceline.engine.decoding import Decoding
 from paceline.engine.demand import Demand
 from paceline.engine.layout import PageGroup
+from paceline.engine.masks import permits
 from paceline.engine.pages import PagePool
 from paceline.engine.plan import Advance, Entry, Failure, Plan, StepResult, build_plan
-from paceline.engine.sequence import Sequence, State
+from paceline.engine.sequence import Forbidden, Sequence, State
 from paceline.engine.step import Int64, no_moves
 from paceline.engine.tables import PageTables
 
@@ -257,7 +258,7 @@ class Scheduler:
                 advances.append(self._advance(entry, rows, row, sample, moves, seconds))
             except ValueError as error:
                 self.abort(entry.sequence)
-                failures.append(Failure(entry.sequence, _why_not_sampled(entry.sequence, error)))
+                failures.append(Failure(entry.sequence, self._why_not_sampled(entry.sequence, error)))
             row += entry.wanted
         if self._decoding is not None and plan is self._decoding.plan:
             everybody = len(plan.entries) == len(advances) == len(self._running)
@@ -452,6 +453,18 @@ class Scheduler:
         sequence.accepted += len(path)
         sequence.drafted += len(tree.tokens)
 
+    def _why_not_sampled(self, sequence: Sequence, error: ValueError) -> PacelineError:
+        """What is the grammar's fault would happen again elsewhere."""
+        reason = None
+        if sequence.constraint is not None:
+            reason = sequence.constraint.error
+            # Its library masks a token that ends answers like any other, and takes it at the end only.
+            if isinstance(error, Forbidden) and permits(sequence.constraint, error.token, self._vocab):
+                reason = f"it asks for token {error.token}, which ends an answer, and does not end there"
+        if reason:
+            return InvalidRequest(f"the grammar cannot be followed: {reason}", param="grammar")
+        return InternalError(f"no token can be sampled: {error}")
+
     def _finish(self, sequence: Sequence) -> None:
         self._running.remove(sequence)
         if sequence.hold:
@@ -493,10 +506,3 @@ def _without(sequence: Sequence, entries: list[Entry]) -> tuple[list[Entry], int
     """The entries of others, and how many rows that are less."""
     others = [entry for entry in entries if entry.sequence is not sequence]
     return others, sum(entry.rows for entry in entries) - sum(entry.rows for entry in others)
-
-
-def _why_not_sampled(sequence: Sequence, error: ValueError) -> PacelineError:
-    """A bound of the grammar's library would be met again elsewhere."""
-    if sequence.constraint is not None and (reason := sequence.constraint.error):
-        return InvalidRequest(f"the grammar cannot be followed: {reason}", param="grammar")
-    return InternalError(f"no token can be sampled: {error}")

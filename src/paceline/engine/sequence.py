@@ -11,6 +11,14 @@ from paceline.engine.masks import Constraint
 from paceline.engine.sampling import Adjustments, adjustments_for
 
 
+class Forbidden(ValueError):
+    """The grammar does not let `token` come next."""
+
+    def __init__(self, token: int) -> None:
+        super().__init__(f"the grammar forbids token {token}")
+        self.token = token
+
+
 class State(Enum):
     NEW = "new"  # unknown to the scheduler
     WAITING = "waiting"  # holds no pages
@@ -99,9 +107,9 @@ class Sequence:
         self.computed = self.published = 0
 
     def append(self, token: int) -> None:
-        """`token` is the next one of the output. Raises `ValueError` for one that the grammar forbids."""
+        """`token` is the next one of the output. Raises `Forbidden` for one that its grammar does not allow."""
         if self.constraint is not None and not self.constraint.take(token):
-            raise ValueError(f"the grammar forbids token {token}")
+            raise Forbidden(token)
         self.tokens.append(token)
         if self.adjustments is not None:
             self.adjustments.add(token)

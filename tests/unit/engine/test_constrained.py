@@ -121,6 +121,25 @@ def test_a_grammar_that_cannot_go_on_is_the_requests_own_fault() -> None:
     assert [advance.sequence for advance in result.advances] == [other]
 
 
+class EndInside(Sentences):
+    """Asks for token 7, which ends answers, and does not take it: as llguidance does."""
+
+    def take(self, token: int) -> bool:
+        return token != 7 and super().take(token)
+
+
+def test_a_grammar_that_goes_on_behind_an_end_is_the_requests_own_fault() -> None:
+    inside, other = constrained(EndInside((5, 7, 6))), make_sequence([2])
+    scheduler, runner = started(inside, other)
+    turn(scheduler, runner)
+    _, result = turn(scheduler, runner)
+    (failure,) = result.failures
+    assert failure.sequence is inside
+    assert isinstance(failure.error, InvalidRequest)
+    assert "token 7, which ends an answer" in failure.error.message
+    assert [advance.sequence for advance in result.advances] == [other]
+
+
 def draw(logits: Float32, sampling: Sampling, position: int, mask: Int32 | None) -> int:
     return sample(logits, sampling, position, None, mask)
 

@@ -14,7 +14,7 @@ from paceline.contracts.errors import InvalidRequest
 from paceline.engine import constraint as constraints
 from paceline.engine import vocabulary
 from paceline.engine.constraint import GrammarConstraint, Grammars
-from paceline.engine.masks import allowed
+from paceline.engine.masks import allowed, permits
 from paceline.model.tokenizer import Tokenizer
 
 EOS = 0
@@ -69,6 +69,16 @@ def test_an_end_token_ends_what_could_go_on(grammars: Grammars) -> None:
     found.take_back()
     assert not ended(found)
     assert found.take(ord("b"))
+
+
+def test_an_end_token_in_the_middle_is_asked_for_and_not_taken(grammars: Grammars) -> None:
+    found = grammars.constraint(json.dumps({"grammars": [{"lark_grammar": f'start: "a" <[{EOS}]> "b"'}]}), [])
+    assert found.take(ord("a"))
+    assert choices(found) == [EOS]
+    assert not found.take(EOS)
+    assert found.error is None
+    assert permits(found, EOS, VOCAB)
+    assert not permits(found, ord("b"), VOCAB)
 
 
 def test_what_is_taken_back_leaves_no_trace(grammars: Grammars) -> None:
