@@ -23,10 +23,11 @@ def check_amount(json: bytes, param: str | None = None) -> None:
     inside = False  # of a string
     containers = quotes = commas = begin = 0
     while begin < len(json):
-        end = begin + _PIECE
-        while json[end - 1 : end] == b"\\":
-            end += 1
-        texts = json[begin:end].replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
+        piece = json[begin : begin + _PIECE]
+        if (len(piece) - len(piece.rstrip(b"\\"))) % 2:
+            piece = json[begin : begin + _PIECE + 1]
+        begin += len(piece)
+        texts = piece.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
         outside = b"".join(texts[inside::2])
         containers += outside.count(b"[") + outside.count(b"{")
         commas += outside.count(b",")
@@ -39,4 +40,3 @@ def check_amount(json: bytes, param: str | None = None) -> None:
             if count > most:
                 raise InvalidRequest(f"There are more than {most} {what}", param=param)
         inside ^= len(texts) % 2 == 0
-        begin = end
