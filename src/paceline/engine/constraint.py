@@ -17,8 +17,13 @@ _STATES = 50_000
 _FUEL = 100_000
 """Work for one mask: 7 ms on the engine thread."""
 
+_MOST_FORCED = 512
+"""Tokens in a row that are without a choice: each mask looks ahead to the end of them, at 2 us a token."""
+
 _CHUNK = 64
 """Tokens that are consumed without letting other threads run: a few hundred microseconds."""
+
+_TOO_FORCED = f"it leaves no choice for more than {_MOST_FORCED} tokens in a row"
 
 
 class GrammarConstraint:
@@ -26,6 +31,7 @@ class GrammarConstraint:
 
     def __init__(self, matcher: LLMatcher) -> None:
         self._matcher = matcher
+        self._error: str | None = None
 
     @property
     def ended(self) -> bool:
@@ -33,7 +39,7 @@ class GrammarConstraint:
 
     @property
     def error(self) -> str | None:
-        return self._matcher.get_error() or None
+        return self._error or self._matcher.get_error() or None
 
     def take(self, token: int) -> bool:
         return self._matcher.try_consume_tokens([token]) == 1
@@ -44,11 +50,15 @@ class GrammarConstraint:
     def fill(self, mask: Int32) -> None:
         address: int = mask.__array_interface__["data"][0]
         self._matcher.unsafe_compute_mask_ptr(address, mask.nbytes)
-        if self._matcher.is_error():
+        if self._error or self._matcher.is_error():
             mask[:] = 0
 
     def forced(self) -> list[int]:
-        return self._matcher.compute_ff_tokens()
+        tokens = self._matcher.compute_ff_tokens()
+        if len(tokens) > _MOST_FORCED:
+            self._error = _TOO_FORCED
+            return []
+        return tokens
 
 
 class Grammars:
@@ -82,6 +92,8 @@ class Grammars:
         matcher.compute_bitmask()
         if matcher.is_error():
             raise InvalidRequest(f"the grammar is too complex: {matcher.get_error()}", param="grammar")
+        if len(matcher.compute_ff_tokens()) > _MOST_FORCED:
+            raise InvalidRequest(f"the grammar is too long: {_TOO_FORCED}", param="grammar")
         self._compiled[grammar] = matcher
         if len(self._compiled) > CACHED:
             self._compiled.popitem(last=False)

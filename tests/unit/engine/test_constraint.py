@@ -109,6 +109,21 @@ def test_forced_tokens_are_those_without_a_choice(grammars: Grammars) -> None:
     assert bytes(found.forced()) == b'wo"'
 
 
+def test_what_leaves_no_choice_for_too_long_is_refused(grammars: Grammars) -> None:
+    """Masks look ahead to its end, so that 200 kB of it would stop everybody for a tenth of a second at each token."""
+    assert len(grammars.constraint(schema({"const": "x" * 510}), []).forced()) == 512
+    with pytest.raises(InvalidRequest, match="no choice"):
+        grammars.constraint(schema({"const": "x" * 511}), [])
+    later = grammars.constraint(schema({"enum": ["a", "b" + "x" * 600]}), [])
+    for byte in b'"b':
+        assert later.error is None
+        assert later.take(byte)
+    assert later.forced() == []
+    assert later.error is not None
+    assert "no choice" in later.error
+    assert choices(later) == []
+
+
 def test_constraints_of_one_grammar_know_nothing_of_each_other(grammars: Grammars) -> None:
     first, second = (grammars.constraint(regex("[ab]{2}"), []) for _ in range(2))
     assert first.take(ord("a"))

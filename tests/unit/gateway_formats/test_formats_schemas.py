@@ -89,7 +89,9 @@ def rules(number: int) -> str:
 
 def test_grammars_of_many_rules_are_refused() -> None:
     schemas.check_lark(rules(799), "here")
-    for grammar in (rules(800), rules(100_000), f"start: {'(' * 900}", f'start: %json {{"enum": {"[" * 900}'):
+    with pytest.raises(InvalidRequest, match="longer than 65536"):
+        schemas.check_lark(f'start: "{"x" * 65_536}"', "here")
+    for grammar in (rules(800), rules(3_000), f"start: {'(' * 900}", f'start: %json {{"enum": {"[" * 900}'):
         with pytest.raises(InvalidRequest, match="more than 800 rules") as refused:
             schemas.check_lark(grammar, "here")
         assert refused.value.param == "here"

@@ -13,6 +13,7 @@ _MOST_VALUES = 50_000
 # process.
 _MOST_LINKED_LEVELS = 800
 _MOST_RULES = 800
+_MOST_CHARACTERS = 64 << 10
 
 # A rule has the first of these, a group in one of the others; a schema inside of it has the first for each key.
 _OPENS_RULE = ":(["
@@ -37,8 +38,15 @@ def check_schema_bounds(schema: Any, param: str) -> None:
         raise InvalidRequest(message, param=param)
 
 
+def check_grammar_bounds(grammar: str, param: str) -> None:
+    """Raises `InvalidRequest` for `param` for a regex or Lark grammar that is longer than anybody writes."""
+    if len(grammar) > _MOST_CHARACTERS:
+        raise InvalidRequest(f"It is longer than {_MOST_CHARACTERS} characters", param=param)
+
+
 def check_lark_bounds(lark: str, param: str) -> None:
     """Raises `InvalidRequest` for `param` for more rules than anybody writes."""
+    check_grammar_bounds(lark, param)
     if sum(map(lark.count, _OPENS_RULE)) > _MOST_RULES:
         raise InvalidRequest(f"The grammar has more than {_MOST_RULES} rules and groups", param=param)
 

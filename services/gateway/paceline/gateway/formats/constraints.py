@@ -7,6 +7,7 @@ from typing import Any
 from paceline.contracts.errors import InvalidRequest
 from paceline.gateway.ask import JsonSchema, Named, Regex, Shape, Tool, ToolUse
 from paceline.gateway.formats import lark, schemas
+from paceline.gateway.formats.bounds import check_grammar_bounds
 
 _OBJECT: Mapping[str, Any] = {"type": "object"}
 
@@ -57,6 +58,7 @@ def check_shape(shape: Shape) -> None:
     if isinstance(shape, JsonSchema):
         schemas.check(shape.schema, "response_format")
     elif isinstance(shape, Regex):
+        check_grammar_bounds(shape.pattern, "response_format")
         schemas.check_grammar(lark.regex_grammar(shape.pattern), "response_format")
     else:
         schemas.check_lark(shape.grammar, "response_format")
