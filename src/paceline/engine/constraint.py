@@ -39,7 +39,7 @@ class GrammarConstraint:
 
     @property
     def error(self) -> str | None:
-        return self._error or self._matcher.get_error() or None
+        return self._error or _why(self._matcher) or None
 
     def take(self, token: int) -> bool:
         return self._matcher.try_consume_tokens([token]) == 1
@@ -87,14 +87,20 @@ class Grammars:
             return matcher
         matcher = LLMatcher(self._vocabulary, grammar, log_level=0, limits=self._limits)
         if matcher.is_error():
-            raise InvalidRequest(f"the grammar cannot be compiled: {matcher.get_error()}", param="grammar")
+            raise InvalidRequest(f"the grammar cannot be compiled: {_why(matcher)}", param="grammar")
         # The first mask is by far the most expensive one.
         matcher.compute_bitmask()
         if matcher.is_error():
-            raise InvalidRequest(f"the grammar is too complex: {matcher.get_error()}", param="grammar")
+            raise InvalidRequest(f"the grammar is too complex: {_why(matcher)}", param="grammar")
         if len(matcher.compute_ff_tokens()) > _MOST_FORCED:
             raise InvalidRequest(f"the grammar is too long: {_TOO_FORCED}", param="grammar")
         self._compiled[grammar] = matcher
         if len(self._compiled) > CACHED:
             self._compiled.popitem(last=False)
         return matcher
+
+
+def _why(matcher: LLMatcher) -> str:
+    """The error of a matcher, "" if there is none, without what its library says of its own state."""
+    error: str = matcher.get_error()
+    return error.removesuffix("\n<non-verbose/>")

@@ -151,6 +151,7 @@ def test_the_last_grammars_are_kept_compiled(grammars: Grammars, monkeypatch: py
 @pytest.mark.parametrize(
     ("grammar", "reason"),
     [
+        (schema({"$ref": "#"}), "too complex: NoExtensionBias$"),
         ('{"grammars":[]}', "empty"),
         ("{}", "missing field"),
         (schema({"type": "foo"}), "foo"),

@@ -166,6 +166,7 @@ def test_what_changes_no_answer_is_accepted() -> None:
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"max_output_tokens": 10**30}, "max_output_tokens"),
         ({"max_tool_calls": 0}, "max_tool_calls"),
+        ({"max_tool_calls": 10**30}, "max_tool_calls"),
         ({"presence_penalty": 3}, "presence_penalty"),
         ({"truncation": "middle"}, "truncation"),
         ({"metadata": {str(i): "" for i in range(17)}}, "metadata"),

@@ -48,7 +48,7 @@ _RANGES: dict[str, tuple[float | None, float | None]] = {
     "presence_penalty": (-2, 2),
     "frequency_penalty": (-2, 2),
     "max_output_tokens": (1, NO_LIMIT),
-    "max_tool_calls": (1, None),
+    "max_tool_calls": (1, NO_LIMIT),
     "top_logprobs": (0, MAX_ALTERNATIVES),
 }
 
