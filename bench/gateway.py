@@ -1,10 +1,11 @@
 """What the gateway costs: CPU time of its process for each streamed token, at many streams.
 
-    python -m bench.gateway [--quick] [--json FILE]
+    python -m bench.gateway [--quick] [--streams N] [--json FILE]
 
-A real NATS server and a worker that computes nothing give 512 streams 50 tokens a second each. "text" answers are plain
-text, "calls" hold tool calls that a parser reads. The floor beside them is the same work without sockets: a frame
-decoded, merged, made text and an event's bytes, in one thread of this process.
+A real NATS server and a worker that computes nothing give 512 streams 50 tokens a second each: 39 us of one core for a
+token, beyond which streams are refused. "text" answers are plain text, "calls" hold tool calls that a parser reads. The
+floor beside them is the same work without sockets: a frame decoded, merged, made text and an event's bytes, in one
+thread of this process.
 """
 
 import asyncio
@@ -177,8 +178,10 @@ async def measure(kinds: Sequence[str], streams: int, seconds: float) -> list[Ro
 
 
 def main() -> None:
-    options = arguments(__doc__ or "").parse_args()
-    streams, seconds = (64, 2.0) if options.quick else (STREAMS, 10.0)
+    parser = arguments(__doc__ or "")
+    parser.add_argument("--streams", type=int, default=STREAMS)
+    options = parser.parse_args()
+    streams, seconds = (64, 2.0) if options.quick else (options.streams, 10.0)
     rows = uvloop.run(measure(list(KINDS), streams, seconds))
     report(rows, "gateway", options.json)
 

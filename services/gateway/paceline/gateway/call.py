@@ -1,6 +1,7 @@
 """A request in the mesh as its HTTP handler sees it: batches of tokens until the end."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -64,7 +65,8 @@ class Call:
     _taken: int = 0
     _news: asyncio.Event = field(default_factory=asyncio.Event)
     _tap: Tap | None = None  # while the handler waits
-    _last: float = 0.0  # when tokens came last, in seconds of the event loop
+    _clock: Callable[[], float] = time.monotonic  # the event loop's, while the handler waits
+    _last: float = 0.0  # when tokens came last, by `_clock`
 
     @property
     def begun(self) -> bool:
@@ -125,9 +127,9 @@ class Call:
 
     async def _wait(self, patience: float, tap: Tap | None) -> bool:
         """For news that are not for `tap`. False after `patience` seconds without tokens."""
-        loop = asyncio.get_running_loop()
         self._tap = tap if self.begun else None
-        self._last = loop.time()
+        self._clock = asyncio.get_running_loop().time
+        self._last = self._clock()
         try:
             while True:
                 due = self._last + patience
@@ -152,5 +154,5 @@ class Call:
             if not tap(request.tokens[self._taken :]):
                 return False
             self._taken = fresh
-            self._last = asyncio.get_running_loop().time()
+            self._last = self._clock()
         return True
