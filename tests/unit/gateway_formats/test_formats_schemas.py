@@ -119,13 +119,13 @@ def test_a_property_holds_by_itself() -> None:
         "required": ["d"],
     }
     moved = {
-        "properties": {"a/b c": {"items": {"$ref": "#/$defs/root"}}, "d": {"type": "null"}},
+        "properties": {"a/b c": {"items": {"$ref": "#/$defs/whole"}}, "d": {"type": "null"}},
         "required": ["d"],
     }
     assert schemas.member(root, "d") == {"type": "null"}
     assert schemas.member(root, "a/b c") == {
-        "$defs": {"root": moved},
-        "$ref": "#/$defs/root/properties/a~1b%20c",
+        "$defs": {"whole": moved},
+        "$ref": "#/$defs/whole/properties/a~1b%20c",
     }
 
 

@@ -23,10 +23,10 @@ from paceline.gateway.dialects.workers_ai import Run
 from paceline.gateway.errors import Problem, Rejected, http_problem, internal, problem_of
 from paceline.gateway.exchange import METER, Exchange
 from paceline.gateway.front import Front
+from paceline.gateway.http_json import json_response, problem_response
 from paceline.gateway.intake import read_body
 from paceline.gateway.metrics import CONTENT_TYPE
 from paceline.gateway.openapi import document
-from paceline.gateway.responses import json_response, problem_response
 from paceline.gateway.routes_responses import ResponseRoutes, StoredDialect
 from paceline.gateway.tokenizing import Encoded
 

@@ -14,16 +14,15 @@ from paceline.contracts.errors import PacelineError
 from paceline.gateway import tracing
 from paceline.gateway.answer import Head, Usage, total
 from paceline.gateway.ask import Ask
-from paceline.gateway.deltas import Answer
 from paceline.gateway.dialect import Dialect, Spoken
 from paceline.gateway.errors import Problem, Rejected, internal, problem_of, timed_out
 from paceline.gateway.eventstream import EventStream
 from paceline.gateway.front import Front
-from paceline.gateway.generation import Collected, Generation
+from paceline.gateway.generation import Generation, collect
+from paceline.gateway.http_json import json_response, problem_response
 from paceline.gateway.intake import Choice, make_choices, read_body
 from paceline.gateway.limits import Meter
 from paceline.gateway.pipelining import cut_off_when_unread
-from paceline.gateway.responses import json_response, problem_response
 from paceline.gateway.streaming import Streaming
 from paceline.gateway.tokenizing import Tokenizing
 from paceline.telemetry import traces
@@ -148,11 +147,6 @@ class Exchange:
         return Generation(self._front, language, ask, choice, arrived=self._arrived, queue_s=self._queue_s)
 
     async def _whole(self, spoken: Spoken, generations: Sequence[Generation]) -> web.StreamResponse:
-        async def collect(_: int, generation: Generation) -> Answer:
-            collected = Collected()
-            collected.answer.end = await generation.run(collected)
-            return collected.answer
-
         answers = await in_order(generations, collect)
         usage = self._outcome(generations, [answer.end.reason for answer in answers])
         return json_response(spoken.whole(self._head, answers, usage))

@@ -162,3 +162,10 @@ class Generation:
             self._front.metrics.ttft.observe(self.ttft_s)
             self.begun.set()
         self._last_token = now
+
+
+async def collect(_: int, generation: Generation) -> Answer:
+    """The whole of an answer, whichever it is of its request."""
+    collected = Collected()
+    collected.answer.end = await generation.run(collected)
+    return collected.answer

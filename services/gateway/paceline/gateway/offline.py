@@ -9,12 +9,11 @@ import structlog
 from paceline.contracts.errors import PacelineError
 from paceline.gateway.answer import Head, total
 from paceline.gateway.auth import Tenant
-from paceline.gateway.deltas import Answer
 from paceline.gateway.dialect import Dialect
 from paceline.gateway.errors import Rejected, internal, problem_of
 from paceline.gateway.exchange import in_order
 from paceline.gateway.front import Front
-from paceline.gateway.generation import Collected, Generation
+from paceline.gateway.generation import Generation, collect
 from paceline.gateway.intake import make_choices
 
 log = structlog.get_logger(__name__)
@@ -54,13 +53,7 @@ async def _answer(
         generations = [
             Generation(front, language, ask, choice, arrived=arrived, queue_s=queue_s) for choice in choices
         ]
-        answers = await in_order(generations, _collect)
+        answers = await in_order(generations, collect)
         usage = front.priced(total([generation.usage() for generation in generations]))
         front.metrics.answered(usage)
         return spoken.whole(Head(request_id, front.model, int(time.time())), answers, usage)
-
-
-async def _collect(_: int, generation: Generation) -> Answer:
-    collected = Collected()
-    collected.answer.end = await generation.run(collected)
-    return collected.answer

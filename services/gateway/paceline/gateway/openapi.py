@@ -1,5 +1,7 @@
 """The OpenAPI document: requests from the structs that decode them, answers as they are written."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -111,19 +113,29 @@ _TOKENIZED = _object(
 )
 _DETOKENIZED = _object({"prompt": _TEXT, "content": _TEXT})
 
-# path: (method, what it does, request, answer, whether it may be streamed)
-_PATHS: dict[str, tuple[str, str, type[msgspec.Struct] | None, dict[str, Any], bool]] = {
-    "/v1/chat/completions": ("post", "Answer a conversation", ChatRequest, _CHAT, True),
-    "/v1/completions": ("post", "Go on behind a text", CompletionRequest, _COMPLETION, True),
-    "/v1/models": ("get", "List models", None, _MODELS, False),
-    "/tokenize": ("post", "Turn text into tokens", TokenizeRequest, _TOKENIZED, False),
-    "/detokenize": ("post", "Turn tokens into text", DetokenizeRequest, _DETOKENIZED, False),
+
+@dataclass(frozen=True)
+class _Endpoint:
+    """One operation. Those with a `request` are posted, and `streams` say that the answer may be streamed."""
+
+    summary: str
+    request: type[msgspec.Struct] | None
+    answer: dict[str, Any]
+    streams: bool = False
+
+
+_PATHS = {
+    "/v1/chat/completions": _Endpoint("Answer a conversation", ChatRequest, _CHAT, streams=True),
+    "/v1/completions": _Endpoint("Go on behind a text", CompletionRequest, _COMPLETION, streams=True),
+    "/v1/models": _Endpoint("List models", None, _MODELS),
+    "/tokenize": _Endpoint("Turn text into tokens", TokenizeRequest, _TOKENIZED),
+    "/detokenize": _Endpoint("Turn tokens into text", DetokenizeRequest, _DETOKENIZED),
 }
 
 
 def document(version: str, model: str) -> dict[str, Any]:
     """OpenAPI 3.1 of what a gateway that has this model serves."""
-    structs = [request for _, _, request, _, _ in _PATHS.values() if request]
+    structs = [endpoint.request for endpoint in _PATHS.values() if endpoint.request]
     schemas, components = msgspec.json.schema_components(structs, ref_template="#/components/schemas/{name}")
     requests = dict(zip(structs, schemas, strict=True))
     for component in components.values():
@@ -136,8 +148,8 @@ def document(version: str, model: str) -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {"title": "Paceline", "version": version},
         "paths": {
-            path: {method: _operation(summary, requests.get(request) if request else None, answer, streams)}
-            for path, (method, summary, request, answer, streams) in _PATHS.items()
+            path: {"post" if endpoint.request else "get": _operation(endpoint, requests)}
+            for path, endpoint in _PATHS.items()
         },
         "components": {
             "schemas": {**components, "Error": _ERROR},
@@ -155,13 +167,13 @@ def _bounded(field: dict[str, Any], low: float | None, high: float | None) -> di
 
 
 def _operation(
-    summary: str, request: dict[str, Any] | None, answer: dict[str, Any], streams: bool
+    endpoint: _Endpoint, requests: Mapping[type[msgspec.Struct], dict[str, Any]]
 ) -> dict[str, Any]:
-    content: dict[str, Any] = {"application/json": {"schema": answer}}
-    if streams:
+    content: dict[str, Any] = {"application/json": {"schema": endpoint.answer}}
+    if endpoint.streams:
         content["text/event-stream"] = {"schema": _TEXT}
     operation: dict[str, Any] = {
-        "summary": summary,
+        "summary": endpoint.summary,
         "responses": {
             "200": {"description": "The answer", "content": content},
             "default": {
@@ -170,6 +182,7 @@ def _operation(
             },
         },
     }
-    if request is not None:
-        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": request}}}
+    if endpoint.request is not None:
+        schema = requests[endpoint.request]
+        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
     return operation

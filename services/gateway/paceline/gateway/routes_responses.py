@@ -10,7 +10,7 @@ from paceline.gateway.dialects.responses import RESPONSES, SpokenResponses
 from paceline.gateway.dialects.responses_store import ResponseStore, Shelf
 from paceline.gateway.errors import Problem
 from paceline.gateway.front import Front
-from paceline.gateway.responses import json_response
+from paceline.gateway.http_json import json_response
 
 log = structlog.get_logger(__name__)
 

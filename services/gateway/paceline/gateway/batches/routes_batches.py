@@ -16,8 +16,8 @@ from paceline.gateway.batches.paging import page_of, page_view
 from paceline.gateway.batches.store import Kept, Store
 from paceline.gateway.dialects.decoding import decode
 from paceline.gateway.front import Front
+from paceline.gateway.http_json import json_response
 from paceline.gateway.intake import read_body
-from paceline.gateway.responses import json_response
 
 _PAGE, _LARGEST_PAGE = 20, 100
 _ABSENT = (b"", b"null")

@@ -14,7 +14,7 @@ from paceline.gateway.batches.store import Store
 from paceline.gateway.batches.uploads import Upload
 from paceline.gateway.errors import Rejected, body_timed_out, http_problem, too_large
 from paceline.gateway.front import Front
-from paceline.gateway.responses import json_response
+from paceline.gateway.http_json import json_response
 
 _PAGE = 10_000
 # A form around the file.

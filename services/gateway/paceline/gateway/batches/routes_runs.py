@@ -9,8 +9,8 @@ from paceline.gateway.batches.names import OUTCOMES, last_token, new_id, tenant_
 from paceline.gateway.batches.runs import Poll, Run, answered_view, parse_run, queued_view
 from paceline.gateway.batches.store import Store
 from paceline.gateway.front import Front
+from paceline.gateway.http_json import json_response
 from paceline.gateway.intake import read_body
-from paceline.gateway.responses import json_response
 
 
 class RunRoutes:

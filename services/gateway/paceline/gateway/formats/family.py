@@ -109,11 +109,11 @@ class Family:
         return grammar.one_of((grammar.terminal(ANYTHING), f"{grammar.until(opener)} {block}"))
 
     def calls(self, source: Source, out: Output, tools: ToolUse) -> Steps[None]:
-        """Reads text and calls."""
+        """Reads text and calls. For `answer`, unless a family reads answers in another way."""
         raise NotImplementedError
 
     def block(self, grammar: Grammar, calls: Calls) -> str:
-        """How calls are written after the opener: at least one."""
+        """How calls are written after the opener: at least one. For `visible`, unless a family has its own."""
         raise NotImplementedError
 
 

@@ -69,7 +69,7 @@ def member(root: Mapping[str, Any], key: str) -> Any:
         return schema
     whole = {name: value for name, value in mapped(root, _moved).items() if name not in ("$id", "$schema")}
     pointer = quote(key.replace("~", "~0").replace("/", "~1"))
-    return {"$defs": {"root": whole}, "$ref": f"#/$defs/root/properties/{pointer}"}
+    return {"$defs": {"whole": whole}, "$ref": f"#/$defs/whole/properties/{pointer}"}
 
 
 def mapped(schema: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
@@ -98,7 +98,7 @@ def _moved(schema: dict[str, Any]) -> dict[str, Any]:
     ref = schema.get("$ref")
     if not isinstance(ref, str) or not ref.startswith("#"):
         return dict(schema)
-    return {**schema, "$ref": f"#/$defs/root{ref.removeprefix('#')}"}
+    return {**schema, "$ref": f"#/$defs/whole{ref.removeprefix('#')}"}
 
 
 @lru_cache(maxsize=1024)
